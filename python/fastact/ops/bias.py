@@ -1,6 +1,6 @@
 """Bias and residual: an activation of x + bias + residual, and the gradients of broadcasting.
 
-`bias_grad` and `unbroadcast` are sums over axes (`reduction`) under the names that the backward
+`bias_grad` and `unbroadcast` are sums over axes (`PlainSum`) under the names that the backward
 pass of a network knows them by.
 """
 
@@ -17,8 +17,8 @@ from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import activation_op
-from .engine.op import Kernels, P, R, Traits, records, register
-from .engine.reductions import GRADIENT_SUM_BOUNDS, Shape, reduction
+from .engine.op import Kernels, P, R, Traits, declared, records
+from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
@@ -158,8 +158,7 @@ def _leading(where: str, given: Shape, shape: Shape) -> tuple[int, ...]:
     return tuple(range(len(shape) - len(given)))
 
 
-@register
-@BiasAct
+@declared(BiasAct)
 def bias_act(
     x: A,
     bias: Array,
@@ -231,7 +230,7 @@ def bias_act(
     """
 
 
-@reduction(_all_but_one, family="bias", result="dbias")
+@declared(PlainSum, _all_but_one, family="bias", result="dbias")
 def bias_grad(
     dy: A,
     /,
@@ -294,7 +293,8 @@ def bias_grad(
     """
 
 
-@reduction(
+@declared(
+    PlainSum,
     _repeated,
     family="bias",
     result="dx",

@@ -14,7 +14,7 @@ from .bounds import DropoutBounds
 from .engine import axes
 from .engine.entry import Arg
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, records, register
+from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
@@ -83,8 +83,7 @@ class DropoutOp(CachedOp[P, R]):
         now.run("dropout", x=now.views["dy"], residual=None, y=now.view("dx"))
 
 
-@register
-@DropoutOp
+@declared(DropoutOp)
 def dropout(
     x: A,
     /,

@@ -1,14 +1,13 @@
 """Gated activations: the activation of one array, times another one, in one pass.
 
-Each is declared by a function: signature, defaults and its own documentation; `@gated_op` makes the
-op. The formula stands in `src/common/gated/`, the oracle in `check/reference.py`.
+Each is declared by a function: signature, defaults and its own documentation; `declared`
+makes the op. The formula stands in `src/common/gated/`, the oracle in `check/reference.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import signature
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
@@ -22,7 +21,7 @@ from .engine.elementwise import Elementwise
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
 from .engine.fused import activation_op, activations
-from .engine.op import P, R, register
+from .engine.op import P, R, declared
 from .engine.quantized import Quantizes
 from .engine.reductions import GRADIENT_SUM_BOUNDS
 from .engine.served import CachedOp
@@ -104,13 +103,14 @@ rounded, and then to 16 bits. The bits do not depend on the number of threads.
 class GatedOp(Quantizes, CachedOp[P, R]):
     """A gated activation, and backward.
 
+    choose : the activation, by the options; without it these name it.
     packed : a and b are the halves of one array.
     """
 
     family = "gated"
     bounds = GATED_BOUNDS
 
-    def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
+    def __init__(self, function: Callable[P, R], choose: Choose | None = None) -> None:
         call = self._declare(function)
         self._choose = choose
         self._arrays = arrays = positional(call)
@@ -264,27 +264,12 @@ class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
         return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
 
 
-def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], GatedOp[P, R]]:
-    """The gated activation that a function declares.
-
-    Its arrays by position alone are x, which is packed, or a and b.
-
-    choose : the activation, by the options; without it these name it.
-    """
-
-    def declare(function: Callable[P, R]) -> GatedOp[P, R]:
-        is_packed = len(positional(signature(function))) == 1
-        return register((GatedOp if is_packed else GatedOfTwo)(function, choose))
-
-    return declare
-
-
 def _silu(where: str, options: Any) -> Any:
     is_silu = validate.number(where, "alpha", options.alpha) == 1
     return _activations.silu if is_silu else _activations.quick_gelu
 
 
-@gated_op()
+@declared(GatedOp)
 def glu(
     x: A,
     /,
@@ -349,7 +334,7 @@ def glu(
     """
 
 
-@gated_op()
+@declared(GatedOfTwo)
 def gated(
     a: A,
     b: ArrayOrNumber,
@@ -387,7 +372,7 @@ def gated(
     """
 
 
-@gated_op(_silu)
+@declared(GatedOfTwo, _silu)
 def swiglu(
     a: A,
     b: ArrayOrNumber,
@@ -431,7 +416,7 @@ def swiglu(
     """
 
 
-@gated_op(lambda where, options: _activations.gelu)
+@declared(GatedOfTwo, lambda where, options: _activations.gelu)
 def geglu(
     a: A,
     b: ArrayOrNumber,
@@ -472,7 +457,7 @@ def geglu(
     """
 
 
-@gated_op(lambda where, options: _activations.relu)
+@declared(GatedOfTwo, lambda where, options: _activations.relu)
 def reglu(
     a: A,
     b: ArrayOrNumber,

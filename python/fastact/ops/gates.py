@@ -3,8 +3,8 @@
 `lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
-Each is declared by a function: signature, defaults and its own documentation; `@gates` adds the
-rest and makes the op. The formulas stand in `src/common/gates/`, the oracle in
+Each is declared by a function: signature, defaults and its own documentation; `declared` adds
+the rest. The formulas stand in `src/common/gates/`, the oracle in
 `check/reference.py`.
 """
 
@@ -20,7 +20,7 @@ from ..interop import validate
 from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, called_as, register
+from .engine.op import Kernels, P, R, called_as, declared
 from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -118,8 +118,14 @@ rounding to the dtype.
 class Gates(CachedOp[P, R]):
     """A step of a recurrent layer behind its matrix products, and its gradients.
 
-    letters : the gates of a packed array, in the order in which they lie there by default.
-    kept : what `forward` saves in place of the gates, packed too; q is what a reset gate scales.
+    Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
+
+    kind : of the native gates (src/common/gates).
+    results : the names of what the op gives.
+    letters : the gates of a packed array, in the order in which they lie there by default; by
+    default the option `order`'s.
+    kept : what `forward` saves in place of the gates, packed too, by default these; q is what a
+    reset gate scales.
     state : the name of the state before the step.
     takes_recurrent : the recurrent projection is an array by position, with a gradient of its own,
         for a gate works on it; else it is an option, which is added to the gates.
@@ -132,9 +138,9 @@ class Gates(CachedOp[P, R]):
         self,
         function: Callable[P, R],
         kind: str,
-        letters: str,
-        kept: str,
         results: tuple[str, ...],
+        letters: str = "",
+        kept: str = "",
     ) -> None:
         call = self._declare(function)
         self.kind = _cpu.GATE_KINDS.index(kind)
@@ -353,28 +359,13 @@ class Gates(CachedOp[P, R]):
         return GateShapes(batch, state, packed, kept, (self.count * columns,))
 
 
-def gates(
-    *, kind: str, results: tuple[str, ...], letters: str = "", kept: str = ""
-) -> Callable[[Callable[P, R]], Gates[P, R]]:
-    """Make the op of gates that a function declares; their formulas are in src/common/gates.
-
-    Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
-
-    kind : of the native gates.
-    letters, kept : as `Gates` has them; by default the letters are the option `order`'s, and the
-    gates are kept.
-    results : the names of what the op gives.
-    """
-    return lambda function: register(Gates(function, kind, letters, kept, results))
-
-
 def _rows_in_order(packed: View) -> bool:
     """Whether a sum of its own takes the rows as the kernels do; else it goes by memory's order."""
     steps = [abs(s) for s, n in zip(packed.strides[:-1], packed.shape, strict=False) if n > 1]
     return steps == sorted(steps, reverse=True)
 
 
-@gates(kind="lstm", results=("h", "c"))
+@declared(Gates, kind="lstm", results=("h", "c"))
 def lstm_gates(
     gates: A,
     c_prev: ArrayOrNumber,
@@ -443,7 +434,7 @@ def lstm_gates(
     """
 
 
-@gates(kind="gru", letters="rzn", kept="rznq", results=("h",))
+@declared(Gates, kind="gru", letters="rzn", kept="rznq", results=("h",))
 def gru_gates(
     gates: A,
     recurrent: Array,
@@ -509,7 +500,7 @@ def gru_gates(
     """
 
 
-@gates(kind="reset", letters="r", results=("y",))
+@declared(Gates, kind="reset", letters="r", results=("y",))
 def gru_reset(
     gates: A,
     h_prev: ArrayOrNumber,
@@ -564,7 +555,7 @@ def gru_reset(
     """
 
 
-@gates(kind="blend", letters="zn", results=("h",))
+@declared(Gates, kind="blend", letters="zn", results=("h",))
 @called_as(gru_reset)
 def gru_blend() -> None:
     """Second half of a GRU whose reset gate works before the matrix product.

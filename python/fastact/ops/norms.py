@@ -1,9 +1,9 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and its own documentation. `@norm` adds which
-elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and its
-parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have one
-mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
+Each is declared by a function: signature, defaults and its own documentation. `declared` adds
+which elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and
+its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have
+one mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
 `check/reference.py`.
 """
 
@@ -24,7 +24,7 @@ from .dropout import DropoutOp
 from .engine import axes
 from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, records, register
+from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
@@ -430,7 +430,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         function: Callable[P, R],
         over: Callable[[Call, SimpleNamespace], Rows],
         kind: str,
-        parts: Sequence[Part],
+        *parts: Part,
     ) -> None:
         call = self._declare(function)
         self._over, self.kind, self.parts = over, kind, parts
@@ -566,18 +566,8 @@ class NormOp(Quantizes, CachedOp[P, R]):
                 part.reads(entry.where, options)
 
 
-def norm(
-    over: Callable[[Call, SimpleNamespace], Rows], kind: str, *parts: Part
-) -> Callable[[Callable[P, R]], NormOp[P, R]]:
-    """Make the norm that a function declares; the formulas are in src/common/norms.
-
-    over : what its normalization rows are. kind, parts : as `NormOp` has them.
-    """
-    return lambda function: register(NormOp(function, over, kind, parts))
-
-
 @float32_under_autocast("cuda")
-@norm(named_axes, "CentredNorm")
+@declared(NormOp, named_axes, "CentredNorm")
 def layer_norm(
     x: A,
     /,
@@ -619,7 +609,7 @@ def layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "RmsNorm", CASTING)
+@declared(NormOp, named_axes, "RmsNorm", CASTING)
 def rms_norm(
     x: A,
     /,
@@ -664,7 +654,7 @@ def rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "CentredNorm", RESIDUAL)
+@declared(NormOp, named_axes, "CentredNorm", RESIDUAL)
 def add_layer_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -702,7 +692,7 @@ def add_layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "RmsNorm", RESIDUAL, CASTING)
+@declared(NormOp, named_axes, "RmsNorm", RESIDUAL, CASTING)
 def add_rms_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -748,7 +738,7 @@ def add_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "CentredNorm", DROPPED_RESIDUAL)
+@declared(NormOp, named_axes, "CentredNorm", DROPPED_RESIDUAL)
 def dropout_add_layer_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -804,7 +794,7 @@ def dropout_add_layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "RmsNorm", DROPPED_RESIDUAL, CASTING)
+@declared(NormOp, named_axes, "RmsNorm", DROPPED_RESIDUAL, CASTING)
 def dropout_add_rms_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -849,7 +839,7 @@ def dropout_add_rms_norm(
     """
 
 
-@norm(named_axes, "L2Norm")
+@declared(NormOp, named_axes, "L2Norm")
 def l2_normalize(
     x: A,
     /,
@@ -912,7 +902,7 @@ def l2_normalize(
     """
 
 
-@norm(gated_groups, "RmsNorm", GATE, CASTING)
+@declared(NormOp, gated_groups, "RmsNorm", GATE, CASTING)
 def gated_rms_norm(
     x: A,
     gate: ArrayOrNumber,
@@ -971,7 +961,7 @@ def gated_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(groups_of_channels, "CentredNorm")
+@declared(NormOp, groups_of_channels, "CentredNorm")
 def group_norm(
     x: A,
     /,
@@ -1026,7 +1016,7 @@ def group_norm(
     """
 
 
-@norm(single_channels, "CentredNorm")
+@declared(NormOp, single_channels, "CentredNorm")
 def instance_norm(
     x: A,
     /,

@@ -19,7 +19,7 @@ from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, records, register
+from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .norms import STATISTICS, WEIGHTS, Rows
@@ -427,8 +427,7 @@ def _momentum(where: str, options: SimpleNamespace) -> float:
     return momentum
 
 
-@register
-@BatchNormOp
+@declared(BatchNormOp)
 def batch_norm(
     x: A,
     /,
@@ -507,8 +506,7 @@ def batch_norm(
     """
 
 
-@register
-@NormApply
+@declared(NormApply)
 def norm_apply(
     x: A,
     /,

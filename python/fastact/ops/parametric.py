@@ -18,7 +18,7 @@ from .bounds import ParametricBounds
 from .engine import axes
 from .engine.entry import Arg, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, register
+from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
 from .types import A, Array, Out, Outs, Stream
 
@@ -121,12 +121,7 @@ class ParametricOp(CachedOp[P, R]):
         now.run("bias_act_backward", residual=None, parameters=(), accumulate_dbias=adds)
 
 
-def parametric(bounds: ParametricBounds) -> Callable[[Callable[P, R]], ParametricOp[P, R]]:
-    """The parametric activation that a function declares."""
-    return lambda function: register(ParametricOp(function, bounds))
-
-
-@parametric(ParametricBounds(value=1, by_x=0, by_parameter=0))
+@declared(ParametricOp, ParametricBounds(value=1, by_x=0, by_parameter=0))
 def prelu(
     x: A,
     weight: Array,
@@ -188,7 +183,7 @@ def prelu(
     """
 
 
-@parametric(ParametricBounds(value=5, by_x=8, by_parameter=10))
+@declared(ParametricOp, ParametricBounds(value=5, by_x=8, by_parameter=10))
 def snake(
     x: A,
     alpha: Array,

@@ -26,20 +26,20 @@ from .engine.op import (
     P,
     R,
     Traits,
+    declared,
     float32_under_autocast,
     records,
-    register,
 )
 from .engine.reductions import (
     INTEGERS,
     TEXTS,
     AxisSum,
     OverOf,
+    PlainSum,
     fill,
     is_weighted,
     over_x,
     reduce_moments,
-    reduction,
     spread_gradient,
     weighted_gradient,
 )
@@ -548,7 +548,7 @@ class SquareSum(TermSum[P, R]):
 
 
 @float32_under_autocast("cuda")
-@reduction(over_axes)
+@declared(PlainSum, over_axes)
 def sum(
     x: A,
     /,
@@ -620,8 +620,7 @@ def sum(
     """
 
 
-@register
-@SquareSum
+@declared(SquareSum)
 def sum_squares(
     x: A,
     /,
@@ -676,8 +675,7 @@ def sum_squares(
     """
 
 
-@register
-@MeanVar
+@declared(MeanVar)
 def mean_var(
     x: A,
     /,
@@ -747,8 +745,7 @@ def mean_var(
     """
 
 
-@register
-@MomentsOp
+@declared(MomentsOp)
 def moments(
     x: Array,
     /,

@@ -1,6 +1,6 @@
 """Rotary position embeddings: the elements of queries and keys, turned in pairs.
 
-Declared by a function: signature, defaults and its own documentation; `@rotary_op` makes the op.
+Declared by a function: signature, defaults and its own documentation; `declared` makes the op.
 The formula stands in `src/common/rotary/`, the oracle in `check/reference.py`.
 """
 
@@ -21,7 +21,7 @@ from .engine import axes
 from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
-from .engine.op import Kernels, P, R, records, register
+from .engine.op import Kernels, P, R, declared, records
 from .engine.parts import Part, Parts, cut, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
@@ -424,8 +424,7 @@ def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View 
     }
 
 
-@register
-@Rotary
+@declared(Rotary)
 def rotary(
     x: A,
     /,
@@ -524,8 +523,7 @@ def _of_two(op: Rotary[P, R]) -> Rotary[..., Any]:
 rotary.several = _of_two(rotary)
 
 
-@register
-@NormRotary
+@declared(NormRotary)
 def rms_norm_rotary(
     x: A,
     /,

@@ -20,7 +20,7 @@ from .engine import axes
 from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, records, register
+from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import IDENTITY, add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -518,8 +518,7 @@ class CrossEntropy(CachedOp[P, R]):
 
 
 @float32_under_autocast("cuda")
-@register
-@SoftmaxOp
+@declared(SoftmaxOp)
 def softmax(
     x: A,
     /,
@@ -605,8 +604,7 @@ def softmax(
 
 
 @float32_under_autocast("cuda")
-@register
-@LogSoftmaxOp
+@declared(LogSoftmaxOp)
 def log_softmax(
     x: A,
     /,
@@ -664,8 +662,7 @@ def log_softmax(
 
 
 @float32_under_autocast("cuda")
-@register
-@LogSumExp
+@declared(LogSumExp)
 def logsumexp(
     x: A,
     /,
@@ -735,8 +732,7 @@ def logsumexp(
 
 
 @float32_under_autocast("cpu", "cuda")
-@register
-@CrossEntropy
+@declared(CrossEntropy)
 def cross_entropy(
     logits: A,
     target: Array,

@@ -13,7 +13,7 @@ from . import reductions
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import P, R, Traits, called_as, records, register
+from .engine.op import P, R, Traits, called_as, declared, records
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
@@ -118,7 +118,7 @@ class AxisStatistic(StatisticsOp[P, R]):
     family = "statistics"
     traits = Traits(reads_whole=True, integers=INTEGERS)
 
-    def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
+    def __init__(self, function: Callable[P, R], of: str, *, skips: bool = False) -> None:
         call = self._declare(function)
         self.of, self.skips, self.warning = of, skips, _KINDS[of].warning
         self.term = (VALID if skips else IDENTITY) if of == "sum" else None
@@ -199,7 +199,7 @@ class Average(AxisStatistic[P, R]):
     traits = AxisStatistic.traits._replace(unrecorded=("returned",))
 
     def __init__(self, function: Callable[P, R]) -> None:
-        super().__init__(function, "mean", False)
+        super().__init__(function, "mean")
 
     def _takes_weights(self, now: Execution) -> bool:
         return True
@@ -263,12 +263,7 @@ class Average(AxisStatistic[P, R]):
             add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
 
 
-def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
-    """The statistic over axes that a function declares."""
-    return lambda function: register(AxisStatistic(function, of, skips))
-
-
-@statistic("mean")
+@declared(AxisStatistic, "mean")
 def mean(
     x: A,
     /,
@@ -302,8 +297,7 @@ def mean(
     """
 
 
-@register
-@Average
+@declared(Average)
 def average(
     x: A,
     /,
@@ -359,7 +353,7 @@ def average(
     """
 
 
-@statistic("var")
+@declared(AxisStatistic, "var")
 def var(
     x: A,
     /,
@@ -397,7 +391,7 @@ def var(
     """
 
 
-@statistic("std")
+@declared(AxisStatistic, "std")
 @called_as(var)
 def std() -> None:
     """Standard deviation over axes.
@@ -421,7 +415,7 @@ def std() -> None:
     """
 
 
-@statistic("sum", skips=True)
+@declared(AxisStatistic, "sum", skips=True)
 @called_as(reductions.sum)
 def nansum() -> None:
     """Sum over axes of the elements that are not NaN.
@@ -443,7 +437,7 @@ def nansum() -> None:
     """
 
 
-@statistic("mean", skips=True)
+@declared(AxisStatistic, "mean", skips=True)
 @called_as(mean)
 def nanmean() -> None:
     """Mean over axes of the elements that are not NaN.
@@ -465,7 +459,7 @@ def nanmean() -> None:
     """
 
 
-@statistic("var", skips=True)
+@declared(AxisStatistic, "var", skips=True)
 @called_as(var)
 def nanvar() -> None:
     """Variance over axes of the elements that are not NaN.
@@ -489,7 +483,7 @@ def nanvar() -> None:
     """
 
 
-@statistic("std", skips=True)
+@declared(AxisStatistic, "std", skips=True)
 @called_as(std)
 def nanstd() -> None:
     """Standard deviation over axes of the elements that are not NaN.

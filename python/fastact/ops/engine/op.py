@@ -8,9 +8,9 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
 
 It is declared by a function: the `def` line is the signature of the call, for programs and for type
 checkers, or `called_as` names an op that has the same; the docstring documents what the op has
-alone; a decorator of the family (`activation`, `norm`, ...) says the rest and makes the op of it.
-The signatures of `forward` and `backward` follow from that (`Entry`), and so do the standard parts
-of the documentation (`docstrings.py`).
+alone; `declared` names the class of the op and says the rest. The signatures of `forward` and
+`backward` follow from that (`Entry`), and so do the standard parts of the documentation
+(`docstrings.py`).
 
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
 """
@@ -22,7 +22,7 @@ from functools import partial, update_wrapper
 from inspect import Signature
 from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from ... import _cpu
 from ...interop import handlers, validate
@@ -30,6 +30,7 @@ from . import docstrings
 from .entry import BY_NAME, DATA, TOLD, Arg, Entry, Output, untyped
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -393,12 +394,19 @@ def result_of(arrays: tuple[Any, ...], like: Any, *, moved: bool = False) -> Any
 AnyOp = TypeVar("AnyOp", bound=Op[..., Any])
 
 
-def register(op: AnyOp) -> AnyOp:
-    """Enter an op into `ops`, under its name."""
-    if op.name in _ops:
-        raise RuntimeError(f"two ops are named {op.name!r}")
-    _ops[op.name] = op
-    return op
+def declared(
+    cls: Callable[Concatenate[Callable[P, R], Q], AnyOp], *args: Q.args, **kwargs: Q.kwargs
+) -> Callable[[Callable[P, R]], AnyOp]:
+    """Make an op of a class of the function that declares it, and enter it into `ops`."""
+
+    def declare(function: Callable[P, R]) -> AnyOp:
+        op = cls(function, *args, **kwargs)
+        if op.name in _ops:
+            raise RuntimeError(f"two ops are named {op.name!r}")
+        _ops[op.name] = op
+        return op
+
+    return declare
 
 
 def called_as(op: Op[P, R]) -> Callable[[Callable[[], None]], Callable[P, R]]:
