@@ -202,21 +202,16 @@ class Only(tuple[str, ...]):
 
 
 class Role(NamedTuple):
-    """The role of an argument beside the data: docs/conventions.md has the rules.
+    """The role of an argument beside the data: docs/conventions.md has the rules."""
 
-    also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
-    repeats : it broadcasts to the data's shape, or to what it is of.
-    number : a number stands for one that repeats.
-    dtype : what it has to be beside the data's, by a rule of native calls; "told": what the option
-    `dtype` says, or else the same.
-    array : no number stands for it.
-    """
-
+    #: Dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     also: Sequence[str] = ()
-    repeats: bool = False
-    number: bool = False
+    repeats: bool = False  # it broadcasts to the data's shape, or to what it is of
+    number: bool = False  # a number stands for one that repeats
+    #: What it has to be beside the data's, by a rule of native calls; "told": what the option
+    #: `dtype` says, or else the same.
     dtype: str = "same"
-    array: bool = False
+    array: bool = False  # no number stands for it
 
 
 #: Integers and bools as they are read.

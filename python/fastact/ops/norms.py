@@ -57,20 +57,15 @@ class Rows(NamedTuple):
     """The normalization rows of a call: which elements share statistics, and which parameters.
 
     It holds what the kernels have to know of them, and the shapes that other arrays must have.
-
-    shape : of x. cut : the channel axis, and into how many groups it is cut; None: no axis is.
-    axes : those along which a row runs, after that. of_parameter : those that a parameter has.
-    statistics, parameter : the shapes of mean and rstd, and of weight and bias.
-    centred : a mean is subtracted, as far as `rows_of` tells.
     """
 
-    shape: Shape
-    axes: Shape
-    of_parameter: Shape
-    statistics: Shape
-    parameter: Shape
-    cut: tuple[int, int] | None = None
-    centred: bool = False
+    shape: Shape  # of x
+    axes: Shape  # those along which a row runs, after the cut
+    of_parameter: Shape  # those that a parameter has
+    statistics: Shape  # the shape of mean and rstd
+    parameter: Shape  # the shape of weight and bias
+    cut: tuple[int, int] | None = None  # the channel axis, and into how many groups it is cut
+    centred: bool = False  # a mean is subtracted, as far as `rows_of` tells
 
     @property
     def ndim(self) -> int:
@@ -332,29 +327,23 @@ _FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for f
 class Part(NamedTuple):
     """A thing that a norm does besides normalising x, and the arguments and outputs that it adds.
 
-    front : the array beside x that it takes in front. results : what the call gives besides y.
-    saves : data besides x that `forward` saves. stands_for : saved arguments in whose place
-    results are saved.
-    gradients : what `backward` gives after dx. incoming : gradients of results by keyword, with
-    their defaults.
     args, outs, names, checks : as an op declares them.
-    reads : makes of a call's options what kernels are told.
-    out, note : what docstrings say of `out` and of what is returned, and besides.
     """
 
-    front: str = ""
-    results: tuple[str, ...] = ()
-    saves: tuple[str, ...] = ()
-    stands_for: Mapping[str, str] = records()
-    gradients: tuple[str, ...] = ()
-    incoming: Mapping[str, Any] = records()
+    front: str = ""  # the array beside x that it takes in front
+    results: tuple[str, ...] = ()  # what the call gives besides y
+    saves: tuple[str, ...] = ()  # data besides x that `forward` saves
+    stands_for: Mapping[str, str] = records()  # saved arguments in whose place results are saved
+    gradients: tuple[str, ...] = ()  # what `backward` gives after dx
+    incoming: Mapping[str, Any] = records()  # gradients of results by keyword, with their defaults
     args: Mapping[str, Arg] = records()
     outs: Mapping[str, Output] = records()
     names: Mapping[str, str] = records()
     checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
+    #: Makes of a call's options what kernels are told.
     reads: Callable[[str, SimpleNamespace], None] | None = None
-    out: str = ""
-    note: str = ""
+    out: str = ""  # what docstrings say of `out` and of what is returned
+    note: str = ""  # what they say besides
 
 
 #: It normalises the sum of x and a residual, and returns the sum.

@@ -33,20 +33,14 @@ _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 
 
 class Pairs(NamedTuple):
-    """The places of the pairs of an array.
+    """The places of the pairs of an array."""
 
-    axis : as a number from 0 on. length : of pairs along it. each : the shape of a, and of b.
-    rows : all axes but that one, to which positions broadcast.
-    pairs : to which cos and sin broadcast: `each`, or with positions the shape of the table.
-    angles : cos, sin and positions as they were given.
-    """
-
-    axis: int
-    length: int
-    each: tuple[int, ...]
-    rows: tuple[int, ...]
-    pairs: tuple[int, ...]
-    angles: tuple[Any, Any, Any]
+    axis: int  # as a number from 0 on
+    length: int  # of pairs along it
+    each: tuple[int, ...]  # the shape of a, and of b
+    rows: tuple[int, ...]  # all axes but that one, to which positions broadcast
+    pairs: tuple[int, ...]  # to which cos and sin broadcast: `each`, or the shape of the table
+    angles: tuple[Any, Any, Any]  # cos, sin and positions as they were given
 
     def parts(self, view: View, interleaved: bool) -> tuple[View, View, View]:
         """Cut a view into its a, its b, and the elements that stay as they are."""
