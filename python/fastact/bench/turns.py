@@ -143,15 +143,12 @@ def _goes_on(name: str, theirs: Sequence[float], ours: Sequence[float], late: bo
 
 @dataclass(frozen=True)
 class Row:
-    """Median seconds of one call, and median ratios to our time, by name of who did it.
-
-    what : the case in words; of ops without axes, the size is all there is to it.
-    """
+    """Median seconds of one call, and median ratios to our time, by name of who did it."""
 
     op: str
     direction: str
     dtype: str
-    what: str
+    what: str  # the case in words; of ops without axes, the size is all there is to it
     rounds: int
     seconds: dict[str, float]
     ratios: dict[str, float]
@@ -197,15 +194,11 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CpuRow(Row):
-    """A row of the benchmark on the CPU.
+    """A row of the benchmark on the CPU."""
 
-    size : elements of the array.
-    without : peers that were asked and cannot do it.
-    """
-
-    size: int
+    size: int  # elements of the array
     threads: int
-    without: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()  # peers that were asked and cannot do it
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -57,17 +57,13 @@ class GateOptions(StepOptions, total=False):
 
 
 class GateShapes(NamedTuple):
-    """The shapes of a step.
+    """The shapes of a step."""
 
-    batch : the axes beside the last one. state : of a state. packed : of packed gates. kept : of
-    what `forward` saves in place of the gates. row : of a bias.
-    """
-
-    batch: Shape
+    batch: Shape  # without the last axis
     state: Shape
-    packed: Shape
-    kept: Shape
-    row: Shape
+    packed: Shape  # of packed gates
+    kept: Shape  # of what `forward` saves in place of the gates
+    row: Shape  # of a bias
 
 
 #: Words that the docstrings of all gates share.

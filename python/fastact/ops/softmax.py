@@ -97,14 +97,11 @@ class RowFunction(CachedOp[P, R]):
 
 
 class WithSinks(NamedTuple):
-    """Rows along some axes, and sinks, which repeat to one a row.
+    """Rows along some axes, and sinks, which repeat to one a row."""
 
-    axes : those along which a row lies. rows : the shape without them. sink : the sinks' own.
-    """
-
-    axes: tuple[int, ...]
-    rows: tuple[int, ...]
-    sink: tuple[int, ...] = ()
+    axes: tuple[int, ...]  # those along which a row lies
+    rows: tuple[int, ...]  # the shape without them
+    sink: tuple[int, ...] = ()  # the shape of the sinks
 
     def seen_rows(self, view: View) -> View:
         """Give a number a row as many axes as x has."""
@@ -331,19 +328,16 @@ class LogSumExp(RowFunction[P, R]):
 
 
 class LossPlan(NamedTuple):
-    """The options of a call of a loss, understood, and the shapes that follow from them.
-
-    losses, of_loss : of one loss a row, and of the result. is_one : the result is one number.
-    """
+    """The options of a call of a loss, understood, and the shapes that follow from them."""
 
     axis: int
     ignore_index: int
     label_smoothing: float
     z_loss: float
     reduction: int
-    is_one: bool
-    losses: tuple[int, ...]
-    of_loss: tuple[int, ...]
+    is_one: bool  # the result is one number
+    losses: tuple[int, ...]  # the shape of one loss a row
+    of_loss: tuple[int, ...]  # the shape of the result
     one: tuple[int, ...] = ()
 
     def seen_losses(self, view: View) -> View:

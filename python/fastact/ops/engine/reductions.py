@@ -221,10 +221,9 @@ def add_up(
     y: View,
     axes: tuple[int, ...],
     accumulate: bool = False,
-    divisor: float = 1.0,
 ) -> None:
-    """Sum a term of x over `axes` into y, which has length 1 along them, over a divisor."""
-    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": divisor}
+    """Sum a term of x over `axes` into y, which has length 1 along them."""
+    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": 1.0}
     call.run("sum", **given, initial=-0.0, accumulate=accumulate)
 
 
