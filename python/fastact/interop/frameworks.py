@@ -38,15 +38,11 @@ class Place(NamedTuple):
 
 
 class Framework:
-    """One way for arrays in and out. What is not said otherwise is as on the CPU.
-
-    computes : False: its arrays have no values.
-    makes_arrays : whether it has a way to an array of memory that was made here.
-    """
+    """One way for arrays in and out. What is not said otherwise is as on the CPU."""
 
     name: str
-    computes = True
-    makes_arrays = True
+    computes = True  # False: its arrays have no values
+    makes_arrays = True  # whether it has a way to an array of memory that was made here
 
     def device(self, array: Any) -> tuple[int, int]:
         """DLPack's device pair of an array."""

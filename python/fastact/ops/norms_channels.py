@@ -88,10 +88,7 @@ whether channels come last in memory.
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
-    """A norm whose statistics and parameters have one value a channel.
-
-    axis_name : of the option that says which axis the channels are.
-    """
+    """A norm whose statistics and parameters have one value a channel."""
 
     family = "norms"
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
@@ -109,7 +106,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         {"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"},
         {"training": False, "count": 1.0},
     )
-    axis_name: str
+    axis_name: str  # of the option that says which axis the channels are
     computes_alone = False  # of what it notes of the channels a thread would need its own
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Channels:

@@ -67,17 +67,12 @@ _SPREADS = ("m2", "var", "std")
 
 
 class StatisticsOp(CachedOp[P, R]):
-    """Statistics over some axes: `results` are "sum", "mean", "var", "std", "m2", or two of them.
-
-    summed : the number of a term whose sum it is, or (the mean) the sum over n.
-    skips : elements that are NaN are left out; `skipna` says it of a call.
-    warning : what NumPy warns of.
-    """
+    """Statistics over axes: `results` are "sum", "mean", "var", "std", "m2", or two of them."""
 
     traits = Traits(integers=INTEGERS)
-    skips = False
-    summed: int | None = None
-    warning: str | None = None
+    skips = False  # elements that are NaN are left out; `skipna` says it of a call
+    summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n
+    warning: str | None = None  # what NumPy warns of
     args = records(
         dy=Arg(validate.OF_RESULT, "shape", may_be_out=False),
         where=Arg(shape="whole"),

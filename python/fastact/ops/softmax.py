@@ -68,13 +68,10 @@ threads; with several axes elements are in the order of the axes.
 
 
 class RowFunction(CachedOp[P, R]):
-    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x.
-
-    makes : what entry points make besides, as `_enter_points` takes it.
-    """
+    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     family = "softmax"
-    makes: Mapping[str, Any] = records()
+    makes: Mapping[str, Any] = records()  # what entry points make besides, for `_enter_points`
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)

@@ -53,12 +53,9 @@ _PER = {name: name for name in ("row", "tensor")}
 
 
 class Quantizes:
-    """An op whose result there is in 8 bits.
+    """An op whose result there is in 8 bits."""
 
-    computes_alone : whether one thread by itself may run its native function, for parts of the
-        data.
-    """
-
+    #: Whether one thread by itself may run its native function, for parts of the data.
     computes_alone = True
 
     def _enter(self, **entry_points: Any) -> None:
