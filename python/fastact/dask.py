@@ -154,11 +154,8 @@ def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     if groups is None:
         function = partial(_total_of_chunk, where=where, term=op.term, axes=over)
     else:
-        function = partial(
-            _totals_of_groups, op=op, names=tuple(operands), axes=over, groups=groups
-        )
-    totals = _by_chunk(_task(function), x, operands, over, "totals", groups)
-    added = _reduced(totals, _add, over, "totals")
+        function = partial(_totals_of_groups, op=op, axes=over, groups=groups)
+    added = _merged(function, _add, x, operands, over, "totals", groups)
     return _finished(
         added,
         partial(_rounded, to=sample.dtype, initial=given.get("initial")),
@@ -169,28 +166,23 @@ def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     )
 
 
-def _total_of_chunk(x: Any, *operands: Any, where: str, term: int, axes: tuple[int, ...]) -> Any:
-    """operands: a mask, if there is one."""
-    counted = [np.where(mask, x, x.dtype.type(0)) for mask in operands]
-    return total(where, term, counted[0] if counted else x, axes)
+def _total_of_chunk(
+    x: Any, given: Mapping[str, Any], *, where: str, term: int, axes: tuple[int, ...]
+) -> Any:
+    """given : a mask, if there is one."""
+    counted = np.where(given["where"], x, x.dtype.type(0)) if given else x
+    return total(where, term, counted, axes)
 
 
 def _totals_of_groups(
-    x: Any,
-    *operands: Any,
-    op: Any,
-    names: Sequence[str],
-    axes: tuple[int, ...],
-    groups: int,
+    x: Any, given: Mapping[str, Any], *, op: Any, axes: tuple[int, ...], groups: int
 ) -> Any:
     """Sum a chunk by groups, in float64."""
-    given = dict(zip(names, operands, strict=True))
     return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
 
 
-def _add(parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Add up nested lists of totals, in the order of the chunks."""
-    return ops["sum"](np.stack(list(_flat(parts))), 0)
+def _add(totals: list[Any]) -> Any:
+    return ops["sum"](np.stack(totals), 0)
 
 
 def _rounded(y: Any, to: Any, initial: float | None) -> Any:
@@ -276,33 +268,38 @@ def _merged_moments(
     x: Any, over: tuple[int, ...], told: Mapping[str, Any], operands: Mapping[str, Any]
 ) -> Any:
     """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
-    function = partial(
-        _of_chunk,
-        names=tuple(operands),
-        axis=over,
-        moments=_task(ops["moments"]),
-        told=dict(told),
-    )
-    parts = _by_chunk(function, x, operands, over, "moments", told.get("groups"))
-    return _reduced(parts, _merge, over, "moments")
+    function = partial(_moments_of_chunk, axis=over, told=dict(told))
+    groups = told.get("groups")
+    return _merged(function, Moments.merge_many, x, operands, over, "moments", groups)
 
 
-def _by_chunk(
+def _moments_of_chunk(
+    x: Any, given: Mapping[str, Any], *, axis: tuple[int, ...], told: Mapping[str, Any]
+) -> Any:
+    if "by" not in given:
+        return ops["moments"](x, axis, keepdims=True, **told, **given)
+    m = ops["moments"](x, axis, **told, **given)
+    return Moments.of_checked(*(np.expand_dims(a, axis) for a in (m.count, m.mean, m.squares)))
+
+
+def _merged(
     function: Callable[..., Any],
+    merge: Callable[[list[Any]], Any],
     x: Any,
     operands: Mapping[str, Any],
     over: tuple[int, ...],
     name: str,
-    groups: int | None = None,
+    groups: int | None,
 ) -> Any:
-    """A function of each chunk of x and the operands beside it.
+    """A function of each chunk of x, and of the operands beside it by name, merged in a tree.
 
-    It has length 1 along the axes `over`; the groups, if there are some, are one more axis, behind.
+    It has length 1 along the axes `over`, and one block for all along them; the groups, if there
+    are some, are one more axis, behind.
     """
     index = tuple(range(x.ndim))
     behind = {} if groups is None else {x.ndim: groups}
-    return da.blockwise(
-        function,
+    of_chunks = da.blockwise(
+        _task(partial(_of_chunk, function, tuple(operands))),
         (*index, *behind),
         *(part for array in (x, *operands.values()) for part in (array, index)),
         adjust_chunks={axis: lambda length: 1 for axis in over},
@@ -311,14 +308,10 @@ def _by_chunk(
         meta=np.empty((0,) * (x.ndim + len(behind))),
         token=f"fastact-{name}",
     )
-
-
-def _reduced(of_chunks: Any, merge: Callable[..., Any], over: tuple[int, ...], name: str) -> Any:
-    """One block for all along the axes `over`, merged in a tree."""
     return da.reduction(
         of_chunks,
         _same,
-        merge,
+        partial(_merge, merge),
         axis=over,
         keepdims=True,
         concatenate=False,
@@ -328,28 +321,17 @@ def _reduced(of_chunks: Any, merge: Callable[..., Any], over: tuple[int, ...], n
     )
 
 
-def _of_chunk(
-    x: Any,
-    *operands: Any,
-    names: Sequence[str],
-    axis: tuple[int, ...],
-    moments: Task,
-    told: Mapping[str, Any],
-) -> Any:
-    given = dict(zip(names, operands, strict=True))
-    if "by" not in given:
-        return moments(x, axis, keepdims=True, **told, **given)
-    m = moments(x, axis, **told, **given)
-    return Moments.of_checked(*(np.expand_dims(a, axis) for a in (m.count, m.mean, m.squares)))
+def _of_chunk(function: Callable[..., Any], names: Sequence[str], x: Any, *operands: Any) -> Any:
+    return function(x, dict(zip(names, operands, strict=True)))
 
 
 def _same(part: Any, axis: Any, keepdims: bool) -> Any:
     return part
 
 
-def _merge(parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Merge nested lists of moments, in the order of the chunks."""
-    return Moments.merge_many(list(_flat(parts)))
+def _merge(merge: Callable[[list[Any]], Any], parts: Any, axis: Any, keepdims: bool) -> Any:
+    """Merge what nested lists have, in the order of the chunks."""
+    return merge(list(_flat(parts)))
 
 
 def _flat(parts: Any) -> Iterator[Any]:

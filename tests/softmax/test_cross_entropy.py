@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from conftest import assert_same_bits, on_backends
 from devices import DTYPES, FRAMEWORKS, Framework
-from test_softmax import unit_of
 
 import fastact as fa
-from fastact.check import reference
+from fastact.check.expected import expected
+from fastact.measure.cases import Case
 
 SHAPES: list[tuple[tuple[int, ...], int | None]] = [
     ((5,), None),
@@ -63,8 +63,6 @@ def test_losses_and_gradients(
 ) -> None:
     x, target, weight = example(shape, axis, dtype, probable)
     of, numpy = backend.of, backend.numpy
-    at = (1 if len(shape) > 1 else 0) if axis is None else axis % len(shape)
-    wide, bounds = reference.wide(x.dtype), fa.cross_entropy.bounds
     for w in (None, weight):
         options: dict[str, Any] = {
             "axis": axis,
@@ -75,33 +73,16 @@ def test_losses_and_gradients(
         result, saved = fa.cross_entropy.forward(of(x), of(target), **given)
         loss = np.asarray(numpy(result))
         assert_same_bits(numpy(fa.cross_entropy(of(x), of(target), **given)), loss)
-        losses, terms, counts, tw = reference.cross_entropy(
-            x.astype(wide), target, w, at, -100, smoothing
-        )
-        total, divisor = np.asarray, wide(1)
-        if reduction != "none":
-            total = np.sum
-            divisor = counts.sum() if reduction == "mean" else divisor
-        allowed = bounds.allowed(
-            total(losses) / divisor, total(terms) / divisor, x.shape[at], x.dtype
-        )
-        assert reference.excess(loss, total(losses) / divisor, allowed) <= 1
+        named = {"logits": x, "target": target, "weight": w, **options}
+        case = Case(fa.cross_entropy, "forward", x.shape, x.dtype, named, not backend.exact)
+        assert expected(case)["loss"].error(loss) <= 1
 
         dloss = np.asarray(np.random.default_rng(6).standard_normal(loss.shape)).astype(x.dtype)
         back = partial(fa.cross_entropy.backward, of(dloss))
         dx = numpy(back(*saved, **options))
-        g = np.expand_dims(dloss.astype(wide), at) if reduction == "none" else dloss.astype(wide)
-        g = g / divisor
-        lse = np.expand_dims(numpy(saved[3]).astype(wide) + numpy(saved[4]).astype(wide), at)
-        with np.errstate(invalid="ignore"):
-            slope = reference.loss_gradient(
-                x.astype(wide) - lse, tw, None if probable else target, at, smoothing, 0.0
-            )
-        exact, size = g * slope[0], np.abs(g) * slope[1]
-        allowed = bounds.gradient(exact, size, x.shape[at], x.dtype)
-        if not backend.exact and x.dtype.itemsize == 2:  # exponentials are rough there
-            allowed = np.maximum(allowed, unit_of(exact, x.dtype))
-        assert reference.excess(dx, exact, allowed) <= 1
+        pairs = zip(fa.cross_entropy.saves, saved, strict=True)
+        kept = {n: numpy(a) for n, a in pairs if a is not None and n not in named}
+        assert expected(case.at("backward", dloss=dloss, **kept))["dlogits"].error(dx) <= 1
         into = of(x.copy())
         assert_same_bits(numpy(back(into, *saved[1:], **options, out=into)), dx)
 

@@ -12,19 +12,12 @@ from ..measure.cases import Case
 from ..ops.bounds import computed_in
 from ..ops.engine.fused import IDENTITY
 from ..ops.engine.op import ops
-from . import reference
 from .expected import Call, expected
-
-
-def sums(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
-    """x + bias + residual in the type that is computed in."""
-    compute = computed_in(x.dtype)
-    more = None if residual is None else residual.astype(compute)
-    return reference.biased(x.astype(compute), bias.astype(compute), axis, more)
+from .expected.bias import sums
 
 
 def expected_y(name: str, x: Any, bias: Any, axis: int, residual: Any = None) -> NDArray[Any]:
-    """y by the activation itself, of such sums, in that type."""
+    """y by the activation itself, of sums in the type that is computed in."""
     z: NDArray[Any] = sums(x, bias, axis, residual)
     return z if name == IDENTITY else np.asarray(ops[name](z))
 

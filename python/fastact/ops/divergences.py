@@ -1,8 +1,8 @@
 """Divergences: how far two distributions are apart, by their log-probabilities.
 
 Each is declared by a function: signature, defaults and its own documentation. The terms stand in
-`src/common/reductions/pairs.h`, the oracle's in `check/reference.py`. Divergences are computed as
-sums with weights are, of another term.
+`src/common/reductions/pairs.h`, the oracle's in `check/expected/divergences.py`. Divergences are
+computed as sums with weights are, of another term.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
 Each is declared by a function: signature, defaults and its own documentation; `declared` adds
-the rest. The formulas stand in `src/common/gates/`, the oracle in
-`check/reference.py`.
+the rest. The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parametric activations: y = f(x, w), with a learnt parameter w for each channel.
 
 Each is declared by a function: signature, defaults and its own documentation. The formulas are in
-`src/common/bias/channel_functions.h`, the oracle's in `check/reference.py`. The kernels of
-`bias_act` compute them: its bias is another such number.
+`src/common/bias/channel_functions.h`, the oracle's in `check/expected/parametric.py`. The kernels
+of `bias_act` compute them: its bias is another such number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rotary position embeddings: the elements of queries and keys, turned in pairs.
 
 Declared by a function: signature, defaults and its own documentation; `declared` makes the op.
-The formula stands in `src/common/rotary/`, the oracle in `check/reference.py`.
+The formula stands in `src/common/rotary/`, the oracle in `check/expected/rotary.py`.
 """
 
 from __future__ import annotations

@@ -187,6 +187,21 @@ class Function(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise no_forward_mode(ctx.where)
 
+    @staticmethod
+    def keep(ctx: Any, values: Sequence[Any], more: Sequence[torch.Tensor] = ()) -> None:
+        """Save values for both modes, tensors or not; more : tensors that are no values."""
+        ctx.others = [None if _is_tensor(value) else value for value in values]
+        tensors = [value if _is_tensor(value) else None for value in values]
+        ctx.save_for_backward(*tensors, *more)
+        ctx.save_for_forward(*tensors, *more)
+        ctx.set_materialize_grads(False)  # nothing comes back to most: no zeros are computed
+
+    @staticmethod
+    def kept(ctx: Any) -> list[Any]:
+        """Give the values that were saved."""
+        pairs = zip(ctx.saved_tensors, ctx.others, strict=False)
+        return [other if tensor is None else tensor for tensor, other in pairs]
+
 
 def no_forward_mode(where: str) -> NotImplementedError:
     return NotImplementedError(
@@ -309,22 +324,14 @@ class Twice(Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.spec, ctx.rules, *tensors = inputs
         ctx.where = ctx.spec.where
-        ctx.others = [None if _is_tensor(value) else value for value in tensors]
-        tensors = [value if _is_tensor(value) else None for value in tensors]
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)  # nothing comes back to most: no zeros are computed
-
-    @staticmethod
-    def saved(ctx: Any) -> list[Any]:
-        return [b if a is None else a for a, b in zip(ctx.saved_tensors, ctx.others, strict=True)]
+        Function.keep(ctx, tensors)
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
         if all(d is None for d in ddx):
             return (None,) * len(ctx.needs_input_grad)
         spec, rules, wanted = ctx.spec, ctx.rules, ctx.needs_input_grad[2:]
-        tensors, count = Twice.saved(ctx), len(ddx)
+        tensors, count = Function.kept(ctx), len(ddx)
         if spec.op.piecewise_linear:
             _, *saved = tensors
             return None, None, *in_graph(spec, rules, *ddx, *saved), *map(torch.zeros_like, saved)
@@ -339,7 +346,7 @@ class Twice(Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         find = _by_slope if ctx.spec.op.traits.is_diagonal else _by_change
-        return find(ctx.spec, ctx.rules, Twice.saved(ctx), tangents[2:])
+        return find(ctx.spec, ctx.rules, Function.kept(ctx), tangents[2:])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:

@@ -525,19 +525,12 @@ class Traced(Function):
         named.update(zip(kept, others, strict=True))
         saved = op.saved(named)
         ctx.step, ctx.where = step, step.operators.spec.where
-        ctx.layout = tuple(isinstance(value, torch.Tensor) for value in saved)
-        ctx.others = tuple(None if isinstance(v, torch.Tensor) else v for v in saved)
-        kept_tensors = [v for v in saved if isinstance(v, torch.Tensor)]
-        if step.has_tangents:
-            kept_tensors += tensors
-        ctx.save_for_backward(*kept_tensors)
-        ctx.save_for_forward(*kept_tensors)
+        Function.keep(ctx, saved, tensors if step.has_tangents else ())
         needed = [
             t for n, t in zip(step.names, tensors, strict=True) if n in step.operators.spec.of
         ]
         if not step.operators.spec.kept and finds_all(needed, tensors, results, saved):
             ctx.mark_non_differentiable(*others)
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *incoming: Any) -> Any:
@@ -547,7 +540,7 @@ class Traced(Function):
         incoming = incoming[: len(spec.op.results) + len(spec.kept)]
         if all(gradient is None for gradient in incoming):
             return (None, *(None for _ in needed))
-        saved = Traced.saved(ctx)
+        saved = Function.kept(ctx)
         incoming = tuple(
             g if g is None or g.dtype == step.dtype else g.to(step.dtype) for g in incoming
         )
@@ -575,7 +568,7 @@ class Traced(Function):
         for name, tangent in zip(step.names, tangents, strict=True):
             if tangent is not None and name not in spec.of:
                 raise foreign.gets_no_gradient(spec.where, name)
-        saved, tensors = Traced.saved(ctx), ctx.saved_tensors[-len(step.names) :]
+        saved, tensors = Function.kept(ctx), ctx.saved_tensors[-len(step.names) :]
         if spec.op.traits.is_diagonal:
             rules = step.rules([True])
             return tuple(in_graph(spec, rules, tangents[0], *saved))
@@ -587,14 +580,6 @@ class Traced(Function):
                 for values in (tensors, saved)
             )
             return tuple(step.tangents(given, tensors, dict(zip(spec.saves, saved, strict=True))))
-
-    @staticmethod
-    def saved(ctx: Any) -> list[Any]:
-        tensors = iter(ctx.saved_tensors)
-        return [
-            next(tensors) if kept else other
-            for kept, other in zip(ctx.layout, ctx.others, strict=True)
-        ]
 
 
 def _primal(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@
 // The kernels of both devices are made of the list: a sum over any axes (cpu/reductions/kernels.h,
 // cuda/reductions/kernels.cuh), and the element-wise gradient. To add a term: its struct and its
 // line here, an op in python/fastact/ops/reductions.py, and its formula in
-// python/fastact/check/reference.py.
+// python/fastact/check/expected/reductions.py.
 #pragma once
 
 #include "common/core/macros.h"

@@ -1,7 +1,7 @@
 """The one judge of all calls: the results of any call of an op, and how far off they may be.
 
 `expected` is for check, the fuzzer and the tests. The module of a family's name holds the formulas
-over whole arrays, from `check/reference.py` and the bounds that the op states.
+over whole arrays, some of them from `check/reference.py`, and asks the bounds that the op states.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case, adds_bias
@@ -13,6 +15,13 @@ from . import activations, reductions
 from .common import Expected, wide, widened
 
 
+def sums(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
+    """Add up x, bias and residual in the type that is computed in."""
+    compute = computed_in(x.dtype)
+    z = x.astype(compute) + reference.along(bias.astype(compute), x.ndim, axis)
+    return z if residual is None else z + residual.astype(compute)
+
+
 def expected(case: Case) -> dict[str, Expected]:
     """y, or dx and dbias, of the bits of z = x + bias + residual."""
     if not adds_bias(case.op):
@@ -20,12 +29,9 @@ def expected(case: Case) -> dict[str, Expected]:
     dtype, axis = case.dtype, case.option("axis")
     name = getattr(case.option("activation"), "name", case.option("activation"))
     op = None if name == IDENTITY else ops[name]
-    given = {k: case.array(k) for k in ("x", "dy", "bias", "residual") if case.has(k)}
-    of = {k: a.astype(computed_in(dtype)) for k, a in given.items()}
-    z = of.get("dy")  # backward of the identity is given no x
-    if "x" in of:
-        z = reference.biased(of["x"], of["bias"], axis, of.get("residual"))
-    z = wide(z, dtype)
+    given = {k: case.array(k) for k in ("x", "bias", "residual") if case.has(k)}
+    # Backward of the identity is given no x.
+    z = wide(sums(axis=axis, **given) if "x" in given else case.array("dy"), dtype)
     if case.entry != "backward":
         return {"y": activations.value(op, z, case)}
     dx, of_term = activations.gradient(op, widened(case, "dy"), z, case)

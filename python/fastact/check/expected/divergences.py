@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
 from ... import _cpu
 from ...measure.cases import DOUBLE, Case
 from ...ops.bounds import is_narrow
 from ...ops.engine.axes import axes, reduced
-from .. import reference
 from .common import Expected, wide
 from .reductions import TINY
 
 _MOST = float(np.finfo(np.float64).max) / 4
 _SINGLE = np.finfo(np.float32)
+
+Sized = tuple[Any, Any]  # an array, and the magnitudes that it is made of
+
+
+def _times(p: Any, *parts: Any) -> Sized:
+    """p times the sum of the parts, 0 where a double has no such probability."""
+    none = p.astype(np.float64) == 0
+    each = [np.where(none, 0, p * np.where(none, 0, part)) for part in parts]
+    return sum(each), sum(map(np.abs, each))
+
+
+def _kullback_leibler(x: Any, t: Any) -> Any:
+    p = np.exp(t)
+    return _with_nan(x, t, _times(p, t - x), _times(p, -1), _times(p, t - x, 1))
+
+
+def _jensen_shannon(x: Any, t: Any) -> Any:
+    def less_mean(d: Any) -> Any:
+        """Less log((1 + exp(d)) / 2), which cancels near 0."""
+        far = np.logaddexp(0, d) - np.log(x.dtype.type(2))
+        return -np.where(d > 1, far, np.log1p(np.expm1(np.minimum(d, 1)) / 2))
+
+    (of_p, size_p), (of_q, size_q) = (
+        _times(np.exp(own), less_mean(other - own)) for own, other in ((t, x), (x, t))
+    )
+    of_both = (of_p + of_q) / 2, (size_p + size_q) / 2
+    return _with_nan(x, t, of_both, (of_q / 2, size_q / 2), (of_p / 2, size_p / 2))
+
+
+def _with_nan(x: Any, t: Any, *found: Sized) -> Any:
+    is_nan = np.isnan(x) | np.isnan(t)
+    return tuple((np.where(is_nan, np.nan, each), size) for each, size in found)
+
+
+#: Functions of x = log(q) and t = log(p): an element's term, and its derivatives by x and by t.
+_FORMULAS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "kl": _kullback_leibler,
+    "js": _jensen_shannon,
+}
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -24,7 +65,7 @@ def expected(case: Case) -> dict[str, Expected]:
     op = case.op
     x, t = (wide(case.array(name), DOUBLE) for name in op.saves)
     over = axes("", case.option("axis"), x.ndim)
-    term, *slopes = reference.DIVERGENCES[_cpu.PAIRS[op.pair]](x, t)
+    term, *slopes = _FORMULAS[_cpu.PAIRS[op.pair]](x, t)
     wild = np.isposinf(x) | np.isposinf(t)
     tiny = TINY * (4 + np.where(np.isfinite(x - t), np.abs(x - t), 0))  # subnormal numbers
     if case.entry == "backward":

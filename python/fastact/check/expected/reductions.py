@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,23 +15,23 @@ from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.sum_axes import axes_of, is_sum
 from ...ops.bounds import computed_in, unit_roundoff
 from ...ops.engine.weighting import placed, places_of
-from .. import reference
 from .common import Expected, ulp, wide
 
 TINY = 2.0**-1074
 _OF_WEIGHTS = 2.0**-46  # relative, of a sum of weights
 
 
+#: The terms that the kernels' sums make of an element, by their names, and their derivatives.
+_TERMS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "identity": (lambda x: x, lambda x: 1 + 0 * x),
+    "square": (lambda x: x * x, lambda x: 2 * x),
+    "valid": (lambda x: np.where(x == x, x, 0.0), lambda x: np.where(x == x, 1.0, 0.0)),
+}
+
+
 def term_of(op: Any) -> Callable[[Any], Any]:
     """Give the function that makes an element the term of a sum."""
-    term: Callable[[Any], Any] = reference.TERM[_cpu.TERMS[op.term]]
-    return term
-
-
-def slope_of(op: Any) -> Callable[[Any], Any]:
-    """The derivative of that."""
-    slope: Callable[[Any], Any] = reference.TERM_SLOPE[_cpu.TERMS[op.term]]
-    return slope
+    return _TERMS[_cpu.TERMS[op.term]][0]
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -112,7 +113,7 @@ def _sum(case: Case) -> dict[str, Expected]:
     judged = ~(np.isfinite(size) & (size > limit)) if dtype == DOUBLE else None
     found = {op.results[0]: Expected(y, error, True, judged, adds=DOUBLE)}
     if case.entry == "value_and_grad":
-        found["dx"] = Expected(slope_of(op)(x), 0.0, True)
+        found["dx"] = Expected(_TERMS[_cpu.TERMS[op.term]][1](x), 0.0, True)
     return found
 
 
@@ -120,20 +121,13 @@ def _sum_gradient(case: Case) -> dict[str, Expected]:
     op, error = case.op, 0.0
     dx = np.broadcast_to(gradient_of(case), case.shape)
     if "x" in op.saves:
-        dx = dx * slope_of(op)(wide(case.array("x"), DOUBLE))
+        dx = dx * _TERMS[_cpu.TERMS[op.term]][1](wide(case.array("x"), DOUBLE))
         error = ulp(dx, computed_in(case.dtype)) / 2 if case.dtype.itemsize == 2 else 0.0
     dx = np.where(where_of(case), dx, 0)
     return {"dx": Expected(dx, error, True, np.isfinite(dx))}
 
 
 # --- moments --------------------------------------------------------------------------------------
-
-
-def statistics_of(case: Case, skips: bool) -> Any:
-    """Count, mean and m2 of the elements that count; skips: NaN does not."""
-    weights = case.given["weights"] if case.has("weights") else 1
-    x = wide(case.array("x"), DOUBLE)
-    return reference.Statistics.of(x, kept_of(case)[0], skips, weights, where_of(case))
 
 
 def is_weighted(case: Case) -> bool:
@@ -152,20 +146,42 @@ def correction_of(case: Case) -> float:
     return float(ddof if ddof is not None else case.given.get("correction", 0.0))
 
 
-class _Moments:
-    """The oracle's moments of a call, in arrays that keep the reduced axes."""
+class Elements:
+    """The elements of a call that count, in extended precision, and arrays that keep the axes.
 
-    def __init__(self, case: Case) -> None:
-        op, dtype = case.op, case.dtype
+    counts : which elements do: NaN does not where it is skipped. weights : how often each one
+    counts, 0 for those that don't. count : the sum of weights. magnitude : the mean of abs(x).
+    largest : the largest of these.
+    """
+
+    def __init__(self, case: Case, skips: bool) -> None:
         self.axes, self.result, _ = kept_of(case)
         self.x = x = wide(case.array("x"), DOUBLE)
-        found = statistics_of(case, bool(case.option("skipna")))
-        self.weights, self.counts, self.count = found.weights, found.counts, found.count
-        self.mean, self.m2, self.spread = found.mean, found.m2, found.magnitude + found.largest
-        if not is_weighted(case) and x.size:
-            self.spread = op.bounds.magnitude(x, self.axes, dtype)
+        weights = case.given["weights"] if case.has("weights") else 1
+        w = np.broadcast_to(np.asarray(weights).astype(x.dtype), x.shape)
+        counts = (w != 0) & np.broadcast_to(where_of(case), x.shape) & ((x == x) | (not skips))
+        held, total = np.where(counts, x, 0), partial(np.sum, axis=self.axes, keepdims=True)
+        self.counts, self.weights = counts, np.where(counts, w, 0)
+        self.count = total(self.weights)
+        self.mean = total(self.weights * held) / self.count
+        d = np.where(counts, x - self.mean, 0)
+        d -= total(self.weights * d) / self.count  # the mean's own rounding
+        self.m2 = total(np.where(counts, self.weights * d * d, 0))
+        self.magnitude = total(self.weights * np.abs(held)) / self.count
+        self.largest = np.abs(held).max(self.axes, keepdims=True, initial=0)
         self.correction = correction_of(case)
         self.divisor = np.maximum(self.count - self.correction, 0)
+
+
+class _Moments(Elements):
+    """Those of moments, or of a mean and a variance; spread : by which a mean's bound is told."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case, bool(case.option("skipna")))
+        op, dtype = case.op, case.dtype
+        self.spread = self.magnitude + self.largest
+        if not is_weighted(case) and self.x.size:
+            self.spread = op.bounds.magnitude(self.x, self.axes, dtype)
         self.of_left = 0.0
         if case.has("weights"):
             self.of_left = _OF_WEIGHTS * self.count / np.abs(self.count - self.correction)

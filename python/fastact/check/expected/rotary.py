@@ -9,7 +9,6 @@ import numpy as np
 
 from ...measure.cases import Case
 from ...ops.bounds import RotaryBounds, computed_in
-from .. import reference
 from . import norms
 from .common import Expected, info_of, wide, widened
 
@@ -24,34 +23,61 @@ def expected(case: Case) -> dict[str, Expected]:
 
 
 class _Turn:
-    """The pairs of a call, and how they are turned."""
+    """The pairs of a call, and how they are turned.
+
+    turned : elements that are part of a pair. missing : where a position is no row of the table,
+    which only a GPU allows; None: there are no positions.
+    """
 
     def __init__(self, case: Case) -> None:
-        self.case, self.back = case, case.entry == "backward"
-        self.axis = case.option("axis") % len(case.shape)
-        cos, sin = (_angles(case, name, case.shape, self.axis) for name in ("cos", "sin"))
-        self.cos, self.sin = cos, -sin if self.back else sin
-        place = np.arange(case.shape[self.axis])
+        self.case, self.back, shape = case, case.entry == "backward", case.shape
+        self.axis = axis = case.option("axis") % len(shape)
+        self.missing, row = None, None
+        if case.has("positions"):  # over x's shape, without the axis
+            others = shape[:axis] + shape[axis + 1 :]
+            row = np.broadcast_to(np.asarray(case.given["positions"]), others)
+            missing = (row < 0) | (row >= len(case.given["cos"]))
+            self.missing = np.expand_dims(missing, axis)
+            row = np.where(missing, 0, row)
+        self.cos, sin = (self._angles(name, row) for name in ("cos", "sin"))
+        self.sin = -sin if self.back else sin
+        place = np.arange(shape[axis])
         self.turned = np.expand_dims(
-            place < 2 * cos.shape[self.axis], tuple(range(1, len(case.shape) - self.axis))
+            place < 2 * self.cos.shape[axis], tuple(range(1, len(shape) - axis))
         )
-        self.missing = _is_missing(case, case.shape, self.axis)
 
-    def _value(self, x: Any) -> Any:
-        interleaved = self.case.option("interleaved")
-        return reference.rotary(x, self.cos, self.sin, self.axis, interleaved=interleaved)
+    def _angles(self, name: str, row: np.ndarray | None) -> np.ndarray:
+        """Give the cosines or sines of each pair; row : of the table, by position."""
+        given, shape, axis = (
+            wide(self.case.given[name], self.case.dtype),
+            self.case.shape,
+            self.axis,
+        )
+        if row is not None:
+            return np.moveaxis(given[row], -1, axis)
+        full = (*shape[:axis], given.shape[axis - len(shape)], *shape[axis + 1 :])
+        return np.broadcast_to(given, full)
+
+    def _summed(self, x: Any, cos: Any, sin: Any, sign: int) -> Any:
+        """Turn the pairs of x, or with the other sign add up magnitudes in their places."""
+        y, cos, sin = (np.moveaxis(array, self.axis, -1) for array in (x.copy(), cos, sin))
+        count = cos.shape[-1]
+        if self.case.option("interleaved"):
+            a, b = y[..., 0 : 2 * count : 2], y[..., 1 : 2 * count : 2]
+        else:
+            a, b = y[..., :count], y[..., count : 2 * count]
+        a[...], b[...] = a * cos + sign * (b * sin), b * cos + a * sin
+        return np.moveaxis(y, -1, self.axis)
 
     def _size(self, x: Any) -> Any:
         """The magnitudes that each element adds up."""
-        cos, sin, interleaved = abs(self.cos), abs(self.sin), self.case.option("interleaved")
-        return reference.rotary(
-            np.abs(x), cos, sin, self.axis, signed=False, interleaved=interleaved
-        )
+        return self._summed(np.abs(x), np.abs(self.cos), np.abs(self.sin), 1)
 
     def of(self, x: Any, bounds: RotaryBounds, of_x: Any = 0.0) -> Expected:
         """Turn x, which is off by of_x."""
         dtype = self.case.dtype
-        exact, size, of_x = self._value(x), self._size(x), self._size(0.0 * x + of_x)
+        exact = self._summed(x, self.cos, self.sin, -1)
+        size, of_x = self._size(x), self._size(0.0 * x + of_x)
         info = info_of(computed_in(dtype))
         error = bounds.allowed(exact, size, dtype, of_x) + 4 * float(info.smallest_subnormal)
         error = np.where(self.turned, error, of_x)
@@ -83,29 +109,3 @@ def _normed(case: Case) -> dict[str, Expected]:
         found = {"dx": replace(dx, judged=dx.judged & ~turn.missing)}
     fits = bool(np.all(p.judged if turn.missing is None else p.judged | turn.missing))
     return {name: replace(one, judged=one.judged & fits) for name, one in found.items()}
-
-
-def _positions(case: Case, shape: tuple[int, ...], axis: int) -> np.ndarray | None:
-    """Over x's shape, with length 1 along the axis; None: there are none."""
-    if not case.has("positions"):
-        return None
-    others = shape[:axis] + shape[axis + 1 :]
-    return np.expand_dims(np.broadcast_to(np.asarray(case.given["positions"]), others), axis)
-
-
-def _is_missing(case: Case, shape: tuple[int, ...], axis: int) -> np.ndarray | None:
-    """Tell where a position is no row of the table, which only a GPU allows."""
-    positions, rows = _positions(case, shape, axis), len(case.given["cos"])
-    return None if positions is None else (positions < 0) | (positions >= rows)
-
-
-def _angles(case: Case, name: str, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """The cosines or sines of each pair."""
-    given = wide(np.asarray(case.given[name]), case.dtype)
-    positions = _positions(case, shape, axis)
-    if positions is None:
-        full = (*shape[:axis], given.shape[axis - len(shape)], *shape[axis + 1 :])
-        return np.broadcast_to(given, full)
-    row = np.moveaxis(positions, axis, -1)[..., 0]
-    rows = given[np.where((row >= 0) & (row < len(given)), row, 0)]
-    return np.moveaxis(rows, -1, axis)

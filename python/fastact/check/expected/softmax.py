@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,24 +61,29 @@ def over_of(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return over, tuple(1 if a in over else n for a, n in enumerate(shape))
 
 
-def _mask_as_read(case: Case) -> Any:
-    """The mask in the type that is computed in, if there is one."""
-    mask = case.given.get("mask")
-    if mask is None or mask.dtype == np.bool_:
-        return mask
-    return mask.astype(computed_in(case.dtype))
+class _Rows:
+    """The logits z = scale x + mask of a call, which may be capped before the mask.
 
+    out : the elements that the mask leaves out. size : the magnitudes that z adds up, 0 where one
+    is not finite. fits : for each row whether nothing overflows on the way to z.
+    """
 
-def _left_out(case: Case) -> Any:
-    """Tell which elements the mask leaves out, in the mask's own shape."""
-    mask = _mask_as_read(case)
-    return False if mask is None else reference.left_out(mask)
-
-
-def _logits(case: Case, of: Any = reference.row_logits) -> Any:
-    """z = scale x + mask, or another function of them."""
-    named = case.array("x"), case.option("scale"), _mask_as_read(case), case.dtype
-    return of(*named, case.option("softcap"))
+    def __init__(self, case: Case) -> None:
+        self.over, self.kept = over_of(case)
+        x, mask, softcap = widened(case, "x"), case.given.get("mask"), case.option("softcap")
+        scores = x * case.option("scale")
+        scores = softcap * np.tanh(scores / softcap) if softcap else scores
+        self.masked, self.out, parts = mask is not None, np.bool_(False), [scores]
+        if self.masked:
+            self.out = ~mask if mask.dtype == np.bool_ else np.isneginf(mask)
+            if mask.dtype != np.bool_:
+                parts.append(wide(mask.astype(computed_in(case.dtype)), case.dtype))
+        self.z = np.where(self.out, -np.inf, sum(parts)) if self.masked else scores
+        self.size = sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
+        largest = float(info_of(computed_in(case.dtype)).max) / 4
+        too_large = (np.abs(scores) > largest) & np.isfinite(x)
+        too_large = too_large | ((np.abs(self.z) > largest) & np.isfinite(self.z))
+        self.fits = ~too_large.any(self.over, keepdims=True)
 
 
 def _sink(case: Case, kept: tuple[int, ...]) -> Any:
@@ -89,28 +95,16 @@ def _sink(case: Case, kept: tuple[int, ...]) -> Any:
     return wide(rows, case.dtype).reshape(kept)
 
 
-def _fits(case: Case, z: Any, over: tuple[int, ...]) -> Any:
-    """Tell for each row whether nothing overflows on the way to z."""
-    largest = float(info_of(computed_in(case.dtype)).max) / 4
-    x = widened(case, "x")
-    scores = reference.row_scores(x, case.option("scale"), case.option("softcap"), case.dtype)
-    too_large = (np.abs(scores) > largest) & np.isfinite(x)
-    too_large = too_large | ((np.abs(z) > largest) & np.isfinite(z))
-    return ~too_large.any(over, keepdims=True)
-
-
 def _rows(case: Case) -> dict[str, Expected]:
-    op, masked, z = case.op, case.has("mask"), _logits(case)
-    over, kept = over_of(case)
-    sink = _sink(case, kept)
-    exact = reference.softmax_row(op.name, z, over, masked, _left_out(case), sink)
-    added = np.broadcast_to(_logits(case, reference.row_magnitudes), z.shape)
-    size = np.max(added, over, keepdims=True, initial=0)
+    op, rows = case.op, _Rows(case)
+    z, over, masked, fits = rows.z, rows.over, rows.masked, rows.fits
+    sink = _sink(case, rows.kept)
+    exact = reference.softmax_row(op.name, z, over, masked, rows.out, sink)
+    size = np.max(np.broadcast_to(rows.size, z.shape), over, keepdims=True, initial=0)
     size = np.maximum(size, np.where(np.isfinite(sink), np.abs(sink), 0))
     capped = bool(case.option("softcap"))
     rounds = masked or capped or case.option("scale") != 1
     count = math.prod(z.shape[a] for a in over)
-    fits = _fits(case, z, over)
 
     def of(exact: Any, to: np.dtype[Any], shape: tuple[int, ...]) -> Expected:
         error = op.bounds.allowed(
@@ -131,12 +125,30 @@ def _rows(case: Case) -> dict[str, Expected]:
     return found
 
 
+def _through(
+    kind: str, dy: Any, y: Any, over: tuple[int, ...], scale: float
+) -> tuple[Any, dict[str, Any]]:
+    """Give dx of softmax or log_softmax, of the y that was saved, and what its bound takes."""
+    total = partial(np.sum, axis=over, keepdims=True)
+    if kind == "softmax":
+        size = total(np.abs(dy * y))
+        bounded = {"factor": y, "own": np.abs(dy), "others": size, "whole": size}
+        return scale * y * (dy - total(dy * y)), bounded
+    p, q = np.exp(y), -np.expm1(y)
+    factor, size = np.where(np.isneginf(y), 0.0, 1.0), total(np.abs(dy))
+    # Beside p = 1 what the others have is what counts, and the difference has that.
+    exact = np.where(p > 0.5, dy * q - p * (total(dy) - dy), dy - p * total(dy))
+    of_others = p * (size - np.abs(dy))
+    bounded = {"factor": factor, "own": np.abs(q * dy), "others": of_others, "whole": p * size}
+    return scale * factor * exact, bounded
+
+
 def _rows_gradient(case: Case) -> dict[str, Expected]:
     """Give the gradient for the y that the case has."""
     op, dtype, scale = case.op, case.dtype, case.option("scale")
     over, _ = over_of(case)
     y, dy = widened(case, "y"), widened(case, "dy")
-    exact, sizes = reference.softmax_gradient(op.name, dy, y, over, scale)
+    exact, sizes = _through(op.name, dy, y, over, scale)
     count = math.prod(y.shape[a] for a in over)
     exponent = y if _is_rough(case) else None  # of softmax there is none, and y is small
     error = _tiny(case) * (np.abs(scale) + np.abs(dy) + sizes["whole"])
@@ -160,9 +172,10 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
     sink, rows = np.asarray(case.given["sink"]), case.shapes["sink"]
     share = widened(case, "share").reshape(kept)
     repeats = axes.unbroadcast("", sink.shape, rows)
+    terms = share * dy * y
     exact, total = (
-        np.sum(part.reshape(rows), repeats).reshape(sink.shape)
-        for part in reference.sink_gradients(dy, y, share, over)
+        np.sum(np.sum(part, over, keepdims=True).reshape(rows), repeats).reshape(sink.shape)
+        for part in (-terms, np.abs(terms))
     )
     error = case.op.bounds.of_sinks(exact, total, count, case.dtype, sink.dtype)
     error = error + _tiny(case) * np.sum(np.abs(dy) + 1)
@@ -172,17 +185,17 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
 
 def _lse_gradient(case: Case) -> dict[str, Expected]:
     """Find the gradient for lse and rest as they are given."""
-    z, scale, (over, kept) = _logits(case), case.option("scale"), over_of(case)
-    lse, dy = (widened(case, name).reshape(kept) for name in ("lse", "dy"))
-    rest = widened(case, "rest").reshape(kept) if case.has("rest") else 0.0
+    rows, scale = _Rows(case), case.option("scale")
+    z = rows.z
+    lse, dy = (widened(case, name).reshape(rows.kept) for name in ("lse", "dy"))
+    rest = widened(case, "rest").reshape(rows.kept) if case.has("rest") else 0.0
     exact = scale * dy * np.exp(z - lse - rest)
-    void = np.isneginf(z) & np.isneginf(lse) & case.has("mask")
-    exact = np.where(void | _left_out(case), 0, exact)
+    void = np.isneginf(z) & np.isneginf(lse) & rows.masked
+    exact = np.where(void | rows.out, 0, exact)
     exponent = np.where(np.isfinite(z), z, 0) - lse if _is_rough(case) else None
-    added = _logits(case, reference.row_magnitudes)
-    error = case.op.bounds.through_lse(exact, added, case.dtype, exponent)
+    error = case.op.bounds.through_lse(exact, rows.size, case.dtype, exponent)
     error = error + _tiny(case) * (1 + np.abs(scale) + np.abs(dy))
-    return _gradient(case, exact, error, _fits(case, z, over))
+    return _gradient(case, exact, error, rows.fits)
 
 
 # --- the loss -------------------------------------------------------------------------------------

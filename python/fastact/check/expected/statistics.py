@@ -8,33 +8,47 @@ import numpy as np
 
 from ...measure.cases import DOUBLE, Case
 from .common import Expected, ulp
-from .reductions import (
-    TINY,
-    correction_of,
-    gradient_of,
-    initial_of,
-    kept_of,
-    statistics_of,
-    where_of,
-)
+from .reductions import TINY, Elements, gradient_of, initial_of, where_of
 
 
 def expected(case: Case) -> dict[str, Expected]:
     """The statistic, or its gradients."""
-    found = statistics_of(case, case.op.skips)
+    found = Elements(case, case.op.skips)
     return _gradients(case, found) if case.entry == "backward" else _statistic(case, found)
 
 
-def _of_left(case: Case, found: Any) -> Any:
+def _value(of: str, found: Elements) -> Any:
+    """The sum, mean, var or std."""
+    if of == "sum":
+        return np.where(found.counts, found.x, 0).sum(found.axes, keepdims=True)
+    if of == "mean":
+        return found.mean
+    var = found.m2 / found.divisor
+    return np.sqrt(var) if of == "std" else var
+
+
+def _slope(of: str, found: Elements) -> Any:
+    """The factor by which dy gives dx, of a sum or a mean; else x - mean is another factor."""
+    if of == "sum":
+        return 1 + 0 * found.count
+    if of == "mean":
+        return 1 / found.count
+    left = found.divisor
+    if of == "var":
+        return 2 / left
+    return np.where(found.m2 == 0, 0, 1 / (left * np.sqrt(found.m2 / left)))
+
+
+def _of_left(case: Case, found: Elements) -> Any:
     """The error of what a correction leaves of the weights; 0 without any."""
     if not case.has("weights"):
         return 0.0
-    return case.op.bounds.of_left(found.count, correction_of(case))
+    return case.op.bounds.of_left(found.count, found.correction)
 
 
-def _statistic(case: Case, found: Any) -> dict[str, Expected]:
-    op, dtype, correction = case.op, case.dtype, correction_of(case)
-    exact = found.statistic(op.of, correction) + initial_of(case)
+def _statistic(case: Case, found: Elements) -> dict[str, Expected]:
+    op, dtype, correction = case.op, case.dtype, found.correction
+    exact = _value(op.of, found) + initial_of(case)
     # Infinities, too few elements and equal values, which long doubles do not tell apart, have
     # cases of their own in tests/statistics.
     judged = np.isfinite(exact) & (found.count > correction)
@@ -49,22 +63,22 @@ def _statistic(case: Case, found: Any) -> dict[str, Expected]:
         judged &= (found.magnitude * found.count < 1e307) | (not case.on_gpu)
     whole = np.broadcast_to(exact, found.count.shape)
     y = Expected(whole, allowed, True, judged)
-    made = {op.results[0]: y.reshaped(kept_of(case)[1])}
+    made = {op.results[0]: y.reshaped(found.result)}
     if case.option("returned"):
         count = np.broadcast_to(found.count, whole.shape)
         error = op.bounds.sums.allowed(count, count, dtype)
-        made["count"] = Expected(count, error, True).reshaped(kept_of(case)[1])
+        made["count"] = Expected(count, error, True).reshaped(found.result)
     return made
 
 
-def _gradients(case: Case, found: Any) -> dict[str, Expected]:
-    op, dtype, correction = case.op, case.dtype, correction_of(case)
-    dy = gradient_of(case)
-    dx = found.gradient(op.of, dy, correction)
-    slope = dy * found.slope(op.of, correction) * found.weights
+def _gradients(case: Case, found: Elements) -> dict[str, Expected]:
+    op, dtype, dy = case.op, case.dtype, gradient_of(case)
+    slope = dy * _slope(op.of, found) * found.weights
+    dx = slope * (found.x - found.mean) if op.of in ("var", "std") else slope
+    dx = np.where(found.counts, dx, 0)
     magnitude = found.magnitude + found.largest
     error = op.bounds.allowed_gradient(dx, slope, magnitude, dtype, _of_left(case, found))
-    few = (found.count > correction) & (found.m2 > 2.0**-40 * found.count * found.mean**2)
+    few = (found.count > found.correction) & (found.m2 > 2.0**-40 * found.count * found.mean**2)
     judged = np.isfinite(dx) & (few if op.of in ("var", "std") else True)
     made = {"dx": Expected(dx, np.broadcast_to(error, dx.shape), True, judged)}
     if "dweights" in op.gradients and case.has("weights"):
@@ -72,10 +86,12 @@ def _gradients(case: Case, found: Any) -> dict[str, Expected]:
     return made
 
 
-def _weight_gradient(case: Case, found: Any, dy: Any) -> Expected:
+def _weight_gradient(case: Case, found: Elements, dy: Any) -> Expected:
     """Add up the gradients of the elements that share a weight and that no mask hides."""
     weights = case.given["weights"]
-    each = np.where(where_of(case), found.weight_gradient(dy), 0.0) * np.ones(case.shape)
+    each = np.where(where_of(case), dy * (found.x - found.mean) / found.count, 0.0) * np.ones(
+        case.shape
+    )
     spread = (found.magnitude + found.largest) * np.abs(dy) / found.count
     error = 2.0**-46 * spread * np.ones(each.shape) + ulp(each, weights.dtype)
     repeats = tuple(
