@@ -402,9 +402,6 @@ def framework_of(array: Any) -> Framework | None:
     return _of_type(array_type)
 
 
-#: To be called with an array of the caller's that kernels have written.
-mark_written = foreign.mark_written
-
 # Lazy states of a tensor in which its memory does not hold its values: attribute, words, cure.
 _LAZY = (
     ("is_conj", "that is not lazily conjugated", "resolve_conj"),

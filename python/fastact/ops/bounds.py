@@ -84,14 +84,11 @@ def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
 
 
 class Other(NamedTuple):
-    """The error that parameters other than the default add to a value and to a derivative.
-
-    text : in words. of : by x, the exact value and these parameters, in units of 2 u.
-    """
+    """The error that parameters other than the default add to a value and to a derivative."""
 
     parameters: tuple[str, ...]
-    text: str
-    of: Callable[..., Any]
+    text: str  # in words
+    of: Callable[..., Any]  # by x, the exact value and these parameters, in units of 2 u
 
 
 def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Other:
@@ -114,25 +111,20 @@ def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Ot
 class Bounds(NamedTuple):
     """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
 
-    forward_ulp : units in the last place of the result.
-    derivative_ulp, derivative_abs : one of the two holds. A derivative near 0 may have fewer digits
-        than the first one says: beside a root, and in a tail (gelu's). float64 has 2^-29 of
-        derivative_abs.
+    One of derivative_ulp and derivative_abs holds: a derivative near 0 may have fewer digits than
+    the first one says, beside a root and in a tail (gelu's). float64 has 2^-29 of derivative_abs.
     16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
     rougher functions, they are within narrow_ulp of the true value, or where the derivative is near
     0 within 4 derivative_abs before they are rounded.
-    second : units of u, times the largest magnitude of f'', that f'' may be off by.
-    forward_abs : as derivative_abs, of an op with a root that is not at 0.
-    other : what `of_other` adds.
     """
 
-    forward_ulp: float
+    forward_ulp: float  # units in the last place of the result
     derivative_ulp: float
     derivative_abs: float
     narrow_ulp: float = 0.51
-    second: float = 8
-    forward_abs: float = 0
-    other: Other | None = None
+    second: float = 8  # units of u, times the largest magnitude of f'', that f'' may be off by
+    forward_abs: float = 0  # as derivative_abs, of an op with a root that is not at 0
+    other: Other | None = None  # what `of_other` adds
 
     def of_other(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
         """Add the error that parameters other than the default have for a value or derivative."""

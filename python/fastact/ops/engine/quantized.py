@@ -165,7 +165,7 @@ class Quantizes:
                 f"codes; drop elements first, and give the norm what is left"
             )
         with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}"):
-            if foreign.any_for_dispatcher((*args, scale, out), kwargs):
+            if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
                 given = {"dtype": dtype, "per": per, "scale": scale}
                 return self._by_operator(handlers.call_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
             return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
