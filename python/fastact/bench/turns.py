@@ -69,21 +69,10 @@ def take_turns(
     """Time the calls in rounds of one turn each.
 
     One round more is for whoever it can tell more about: most of all, for peers that are close.
+    For each name there are seconds of one call in each round from the first one on; of a long call
+    that takes several times as long as ours, of one call alone.
 
-    Parameters
-    ----------
-    calls : dict of str to callable
-        What to time, ours first.
-    seconds : float
-        Time to spend, about.
-    first : mapping of str to float, optional
-        Seconds of calls that were made already.
-
-    Returns
-    -------
-    dict of str to list of float
-        For each name, seconds of one call in each round from the first one on. Of a long call that
-        takes several times as long as ours, one call alone.
+    calls : ours first. seconds : to spend, about. first : seconds of calls that were made already.
     """
     ours, *others = calls
     samples: dict[str, list[float]] = {name: [] for name in calls}

@@ -159,14 +159,8 @@ def arguments(
 
     Of backward, the gradients alone: the rest is what forward saves.
 
-    Parameters
-    ----------
-    shape, dtype : tuple of int, str
-        Of the data.
-    named : dict
-        The call's options.
-    optional : collection of str
-        Arrays that may be left out and are not, where the op has a gradient for them.
+    shape, dtype : of the data. named : the call's options. optional : arrays that may be left out
+    and are not, where the op has a gradient for them.
     """
     point, shapes = op.entry_points[entry], shapes_of(op, entry, shape, named)
     found: dict[str, Any] = {}
