@@ -65,7 +65,7 @@ def ulp(exact: Any, dtype: Any) -> Any:
     return np.ldexp(1.0, exponents - 1 - bits)
 
 
-def _least(dtype: Any) -> float:
+def least(dtype: Any) -> float:
     """The smallest subnormal number."""
     bits, least, _ = _format(dtype)
     return float(2.0 ** (least - bits))
@@ -74,6 +74,11 @@ def _least(dtype: Any) -> float:
 def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
     """The last rounding costs half a unit in the last place; error: the rounded value's own."""
     return ulp(np.abs(exact) + error, dtype) / 2
+
+
+def with_rounding(exact: Any, dtype: Any, error: Any) -> Any:
+    """Add the last rounding to an error, to a subnormal number, too."""
+    return error + rounding(exact, dtype, error) + least(dtype)
 
 
 def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
@@ -635,11 +640,6 @@ ROUGH_EXP = 32.0
 ROUGH_SUM = ROUGH_EXP + 16
 
 
-def _of_exponent(exponent: Any) -> Any:
-    """The relative error of a rough exponential, in u; None: it is not rough."""
-    return 0.0 if exponent is None else ROUGH_EXP + np.abs(exponent)
-
-
 def _times_log(share: Any) -> Any:
     """Compute share |log(share)|, which is 0 at 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -675,90 +675,27 @@ class SoftmaxBounds(NamedTuple):
     tree: float = 6
 
     def allowed(
-        self,
-        exact: Any,
-        z: Any,
-        count: int,
-        dtype: Any,
-        *,
-        rounds: bool,
-        capped: bool = False,
-        on_gpu: bool = False,
+        self, exact: Any, z: Any, count: int, dtype: Any, moved: float = 0, on_gpu: bool = False
     ) -> Any:
         """Bound the error of y.
 
-        z : largest |scale x| + |mask| of the row. rounds : it has a scale, a mask or a softcap,
-        which is `capped`. on_gpu : for 16-bit data on a GPU, which dtype need not tell: lse is
-        float32.
+        z : largest |scale x| + |mask| of the row. moved : 0 without a scale, a mask or a softcap.
+        on_gpu : for 16-bit data on a GPU, which dtype need not tell: lse is float32.
         """
         u, magnitude = unit_roundoff(dtype), np.abs(exact)
         each = count / self.lanes + 1 if _is_double(dtype) else 0.0
-        moved = self.moved_and_capped if capped else self.moved
-        shift = moved * u * np.asarray(z) if rounds else 0.0
-        in_dtype = computed_in(dtype)
+        shift = moved * u * np.asarray(z) if moved else 0.0
+        in_dtype, small = computed_in(dtype), np.minimum(magnitude, 1)
         if self.kind == "softmax":
             error = self.ulps * ulp(exact, in_dtype) + (shift + u * each) * magnitude
         else:
-            error = self.ulps * ulp(exact, in_dtype) + shift + u * each * np.minimum(magnitude, 1)
+            error = self.ulps * ulp(exact, in_dtype) + shift + u * each * small
         if self.kind == "logsumexp":
             error = np.maximum(error, self.absolute * u * (1 + each) + shift)
+            small = np.ones_like(magnitude)
         if on_gpu:
-            small = (
-                np.ones_like(magnitude) if self.kind == "logsumexp" else np.minimum(magnitude, 1)
-            )
             error = error + u * (self.rough * small + _times_log(small))
-        return error + (rounding(exact, dtype, error) if is_narrow(dtype) else _least(dtype))
-
-    def gradient(
-        self,
-        exact: Any,
-        scale: float,
-        count: int,
-        dtype: Any,
-        *,
-        factor: Any,
-        own: Any,
-        others: Any,
-        whole: Any,
-        exponent: Any = None,
-        over_cap: Any = None,
-        on_gpu: bool = False,
-    ) -> Any:
-        """Bound the error of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
-
-        own, others : magnitudes of what an element has of dx, and of what the row's others have.
-        whole : magnitudes of the sum that is added up in double. exponent : y of log_softmax, where
-        it is rough. over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
-        on_gpu : a thread adds up its elements by a tree in the type in which dtype is computed.
-        """
-        u = unit_roundoff(dtype)
-        constant = 4 if self.kind == "softmax" else 8
-        rough = _of_exponent(exponent)
-        size = constant * u * (own + others) + (rough + self.tree * on_gpu) * u * whole
-        size = size + (4 + count / self.lanes) * unit_roundoff(np.float64) * whole
-        error = np.abs(scale * factor) * size
-        if over_cap is not None:
-            error = error + (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
-        return error + rounding(exact, dtype, error) + _least(dtype)
-
-    def of_sinks(self, exact: Any, total: Any, count: int, dtype: Any, to: Any) -> Any:
-        """Bound the error of dsink, of the dtype `to`: a sum in double, rounded once.
-
-        total : sum of the magnitudes of share dy y. count : elements of a row.
-        """
-        each = count / self.lanes if _is_double(dtype) else 0.0
-        error = ((4 + each) * unit_roundoff(dtype) + 2.0**-46) * total
-        return error + rounding(exact, to, error) + _least(to)
-
-    def through_lse(self, exact: Any, z: Any, dtype: Any, exponent: Any = None) -> Any:
-        """Bound dx of logsumexp, for lse + rest as saved. exponent: z - lse where it is rough.
-
-        Without a scale and a mask lse + rest is within `absolute` u, at any lse (float64: n / lanes
-        more): that many more u of dx are dx's beside the exact one.
-        """
-        rough = _of_exponent(exponent)
-        error = (8 + np.abs(z) + rough) * unit_roundoff(dtype) * np.abs(exact)
-        return error + rounding(exact, dtype, error) + _least(dtype)
+        return error + (rounding(exact, dtype, error) if is_narrow(dtype) else least(dtype))
 
 
 class CrossEntropyBounds(NamedTuple):
@@ -778,14 +715,7 @@ class CrossEntropyBounds(NamedTuple):
     rough: float = ROUGH_SUM
 
     def allowed(
-        self,
-        exact: Any,
-        magnitude: Any,
-        count: int,
-        dtype: Any,
-        *,
-        rows: int = 1,
-        on_gpu: bool = False,
+        self, exact: Any, magnitude: Any, count: int, dtype: Any, rows: int, on_gpu: bool
     ) -> Any:
         """Bound the error of a loss.
 
@@ -798,17 +728,4 @@ class CrossEntropyBounds(NamedTuple):
         if on_gpu:
             rough = self.rough * size + _times_log(np.minimum(size, 1))
             error = error + unit_roundoff(dtype) * rough
-        return error + rounding(exact, dtype, error) + _least(dtype)
-
-    def gradient(
-        self, exact: Any, magnitude: Any, count: int, dtype: Any, exponent: Any = None
-    ) -> Any:
-        """Bound the error of dlogits.
-
-        magnitude : |g| (p sum t w + t w), of a target that is one class as above. exponent :
-        logits - lse where it is rough.
-        """
-        each = count / self.lanes if _is_double(dtype) else 0.0
-        rough = _of_exponent(exponent)
-        error = (self.constant + each + rough) * unit_roundoff(dtype) * np.abs(magnitude)
-        return error + rounding(exact, dtype, error) + _least(dtype)
+        return with_rounding(exact, dtype, error)
