@@ -156,14 +156,8 @@ def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     else:
         function = partial(_totals_of_groups, op=op, axes=over, groups=groups)
     added = _merged(function, _add, x, operands, over, "totals", groups)
-    return _finished(
-        added,
-        partial(_rounded, to=sample.dtype, initial=given.get("initial")),
-        sample.dtype,
-        over,
-        options,
-        op.name,
-    )
+    rounded = partial(_rounded, to=sample.dtype, initial=given.get("initial"))
+    return _finished(added, rounded, sample.dtype, over, options.keepdims, op.name)
 
 
 def _total_of_chunk(
@@ -200,17 +194,18 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     if op.skips:
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)
+    of_merged = partial(_of_merged, merged, over=over, keepdims=options.keepdims)
     correction = given.get("correction", 0)
     names = [*op.results, "count"]  # the last of an average that returns it
     results = [
-        _of_merged(merged, name, part.dtype, over, options, correction, skips=op.skips)
+        of_merged(name, part.dtype, correction=correction, skips=op.skips)
         for name, part in zip(names, sample, strict=False)
     ]
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]
     count: Any = math.prod(x.shape[axis] for axis in over)
     if told.get("skipna") or operands:
-        count = _of_merged(merged, "count", np.float64, over, options)
+        count = of_merged("count", np.float64)
     return Moments.of_checked(count, *results)
 
 
@@ -347,15 +342,15 @@ def _of_merged(
     name: str,
     dtype: Any,
     over: tuple[int, ...],
-    options: SimpleNamespace,
-    correction: float = 0.0,
     *,
+    keepdims: bool,
+    correction: float = 0.0,
     skips: bool = False,
 ) -> Any:
     """One statistic of the moments, as an array of dask's."""
     told: Any = {"name": name, "correction": correction, "skips": skips}
     function = partial(_of_moments, result_dtype=np.dtype(dtype), **told)
-    return _finished(merged, function, dtype, over, options, name)
+    return _finished(merged, function, dtype, over, keepdims, name)
 
 
 def _finished(
@@ -363,7 +358,7 @@ def _finished(
     function: Callable[..., Any],
     dtype: Any,
     over: tuple[int, ...],
-    options: SimpleNamespace,
+    keepdims: bool,
     name: str,
 ) -> Any:
     """A function of each merged block, without the axes `over` unless they stay.
@@ -371,9 +366,9 @@ def _finished(
     A result without axes is a NumPy scalar, as dask's own reductions give it.
     """
     index = tuple(range(merged.ndim))
-    left = index if options.keepdims else _axes_but(over, merged.ndim)
+    left = index if keepdims else _axes_but(over, merged.ndim)
     return da.blockwise(
-        partial(_of_block, function, dropped=() if options.keepdims else over),
+        partial(_of_block, function, dropped=() if keepdims else over),
         left,
         merged,
         index,
@@ -430,8 +425,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, "eps", options.eps)
         merged = _merged_moments(x, over, {}, {})
-        kept = SimpleNamespace(keepdims=True)
-        arrays += [_of_merged(merged, name, np.float64, over, kept) for name in ("mean", "var")]
+        arrays += [_of_merged(merged, n, np.float64, over, keepdims=True) for n in ("mean", "var")]
         known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
         function = partial(
             _norm_of_part, over=over, eps=eps, dtype=dtype, names=tuple(parameters), options=known

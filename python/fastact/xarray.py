@@ -406,7 +406,7 @@ class GroupBy:
         """One variable by groups, whose dimensions take the place of those that they are along."""
         labels = self._labels
         if x.name != _ARRAY and not set(labels.dims) & set(x.dims):
-            return _reduced_variable(partial(_quietly, op), over, x, keep_attrs=False, options={})
+            return _reduced_variable(partial(_quietly, op), over, False, x)
         if x.chunks is None and labels.chunks is not None:
             x = x.chunk()
         x = _repeated(x, labels, labels.dims)
@@ -537,13 +537,11 @@ def _reduced(
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
     over = _over(where, dim, tuple(obj.dims), once=not isinstance(obj, xr.Dataset))
-    reduce = partial(_quietly, function(name, _skips(where, skipna)))
+    reduce = partial(_quietly, function(name, _skips(where, skipna)), **options)
     if isinstance(obj, xr.Dataset):
-        of_variable = partial(
-            _reduced_variable, reduce, over, keep_attrs=keep_attrs, options=options
-        )
+        of_variable = partial(_reduced_variable, reduce, over, keep_attrs)
         return _by_variable(where, obj, of_variable, keep_attrs)
-    return _applied(reduce, [obj], over, keep_attrs, results, options)
+    return _applied(reduce, [obj], over, keep_attrs, results)
 
 
 def _over(
@@ -582,16 +580,11 @@ def _names(dim: Any) -> tuple[Hashable, ...]:
 
 
 def _reduced_variable(
-    function: Callable[..., Any],
-    over: tuple[Hashable, ...],
-    variable: Any,
-    *,
-    keep_attrs: bool | None,
-    options: dict[str, Any],
+    function: Callable[..., Any], over: tuple[Hashable, ...], keep_attrs: bool | None, variable: Any
 ) -> Any:
     """Reduce a variable of a Dataset, which has dimensions that the variable lacks."""
     own = tuple(one for one in over if one in variable.dims)
-    return _applied(function, [variable], own, keep_attrs, 1, options) if own else variable
+    return _applied(function, [variable], own, keep_attrs) if own else variable
 
 
 def _weighted_variable(
@@ -616,8 +609,7 @@ def _applied(
     arrays: list[Any],
     over: tuple[Hashable, ...],
     keep_attrs: bool | None,
-    results: int,
-    options: dict[str, Any],
+    results: int = 1,
 ) -> Any:
     """Over the last axes, to which `apply_ufunc` moves these dimensions without a copy."""
     return xr.apply_ufunc(
@@ -627,7 +619,7 @@ def _applied(
         output_core_dims=[()] * results,
         dask="allowed",  # the ops know dask's arrays
         keep_attrs=keep_attrs,
-        kwargs={"axis": tuple(range(-len(over), 0)), **options},
+        kwargs={"axis": tuple(range(-len(over), 0))},
     )
 
 
@@ -639,7 +631,7 @@ def _of_both(
     results: int = 1,
 ) -> Any:
     """A function of an array and its weights."""
-    return _applied(partial(_of_weights, function), [x, weights], over, False, results, {})
+    return _applied(partial(_of_weights, function), [x, weights], over, False, results)
 
 
 def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:

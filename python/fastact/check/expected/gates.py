@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,12 +88,15 @@ def _gradients(
             exact, bound = found[name], bounds.allowed_gradient
             made[gradient] = _judged(exact, bound, scales, dtype=case.dtype)
         elif at is not None:
-            rows = found["recurrent" if name == "recurrent_bias" else "gates"]
-            flat = {n: p.reshape(-1, p.shape[-1]) for n, p in scales.items()}
+            rows = _rows(found["recurrent" if name == "recurrent_bias" else "gates"])
+            flat = {n: _rows(p) for n, p in scales.items()}
             told = {"dtype": case.dtype, "to": np.asarray(before.given[at]).dtype}
-            rows = rows.reshape(-1, rows.shape[-1])
             made[gradient] = _judged(rows, bounds.allowed_dbias, flat, rows.sum(0), **told)
     return made
+
+
+def _rows(array: Any) -> Any:
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def _judged(
