@@ -10,6 +10,7 @@ on NumPy arrays, and on the arrays of any framework with DLPack: what comes back
 framework of what came in. `fastact.ops` maps each op's name to the op.
 """
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from .runtime import openmp as openmp  # the first import of _cpu
@@ -20,33 +21,39 @@ from . import masked as masked  # which serves masked arrays from now on
 from . import waiting as waiting  # which imports bridges when objects of theirs arrive
 from ._version import __version__ as __version__
 from .interop.validate import CudaUnavailableError as CudaUnavailableError
-from .ops.activations import *
-from .ops.bias import *
-from .ops.divergences import *
-from .ops.dropout import *
-from .ops.engine.op import names_of_ops as _names_of_ops
+from .ops.engine.op import aliases as _aliases
 from .ops.engine.op import ops as ops
-from .ops.gated import *
-from .ops.gates import *
 from .ops.moments import Moments as Moments
-from .ops.norms import *
-from .ops.norms_channels import *
-from .ops.parametric import *
-from .ops.reductions import *
-from .ops.rotary import *
-from .ops.softmax import *
-from .ops.statistics import *
 from .runtime.config import show_config as show_config
 from .runtime.threads import get_num_threads as get_num_threads
 from .runtime.threads import num_threads as num_threads
 from .runtime.threads import set_num_threads as set_num_threads
 
-if not TYPE_CHECKING:  # a type checker reads the imports
+if TYPE_CHECKING:  # whoever checks types reads the functions that declare the ops
+    from .ops.activations import *
+    from .ops.bias import *
+    from .ops.divergences import *
+    from .ops.dropout import *
+    from .ops.gated import *
+    from .ops.gates import *
+    from .ops.norms import *
+    from .ops.norms_channels import *
+    from .ops.parametric import *
+    from .ops.reductions import *
+    from .ops.rotary import *
+    from .ops.softmax import *
+    from .ops.statistics import *
+else:
+    for _family in (
+        *("activations", "bias", "divergences", "dropout", "gated", "gates", "norms"),
+        *("norms_channels", "parametric", "reductions", "rotary", "softmax", "statistics"),
+    ):
+        _import_module(f".ops.{_family}", __name__)
+    globals().update({**ops, **_aliases})
     __all__ = sorted(
         {
             *("CudaUnavailableError", "Moments", "__version__", "ops", "show_config"),
-            *("get_num_threads", "num_threads", "set_num_threads"),
-            *_names_of_ops(globals()),
+            *("get_num_threads", "num_threads", "set_num_threads", *ops, *_aliases),
         }
     )
 

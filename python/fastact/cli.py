@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _cpu, terminal
-from .measure import arguments
+from .measure.arguments import count, counts, names, seconds
 from .measure.peers import JAX, NUMPY, TORCH, dtype_named
 from .ops.engine.op import aliases, ops
 from .runtime import config
@@ -25,15 +25,15 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def _chosen(
-    parser: argparse.ArgumentParser, what: str, names: Sequence[str], known: Sequence[str]
+    parser: argparse.ArgumentParser, what: str, chosen: Sequence[str], known: Sequence[str]
 ) -> tuple[str, ...]:
     """The names, if all are known; else leave with the nearest known ones."""
-    for name in names:
+    for name in chosen:
         if name not in known:
             near = difflib.get_close_matches(name, known)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
             parser.error(f"unknown {what} {name!r}; {hint}")
-    return tuple(names)
+    return tuple(chosen)
 
 
 def _info(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -50,8 +50,8 @@ def _ops(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Any]
         families.setdefault(op.family, []).append(op.name)
     named = {**ops, **aliases}
     words = _chosen(parser, "op", args.ops, [*named, *families]) or tuple(ops)
-    names = [named[name].name for word in words for name in families.get(word, [word])]
-    return [ops[name] for name in dict.fromkeys(names)]
+    every = [named[name].name for word in words for name in families.get(word, [word])]
+    return [ops[name] for name in dict.fromkeys(every)]
 
 
 def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -93,9 +93,6 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _overview() -> int:
     """Information, a short check and a short benchmark: less than a minute."""
-    import numpy as np
-
-    from .bench import bench
     from .check import check as _check
     from .check import common
 
@@ -104,17 +101,7 @@ def _overview() -> int:
     options = common.Options(isas=_cpu.supported_isas(), stride=21, float64_points=200)
     fine = _check.overview(list(ops.values()), options)
     say("", styled("Speed", "bold") + " (a short benchmark; python -m fastact bench does more)")
-    bench.bench(
-        [ops["mish"]],
-        bench.Settings(
-            sizes=(1024, 50_000, 1_000_000),
-            dtypes=(np.dtype(np.float32),),
-            directions=_DIRECTIONS,
-            peers=(NUMPY, TORCH),
-            threads=(get_num_threads(),),
-            seconds=0.5,
-        ),
-    )
+    main(["bench", "mish", "--peers", f"{NUMPY},{TORCH}", "--seconds", "0.5"])
     return 0 if fine else 1
 
 
@@ -189,62 +176,33 @@ def _add_ops(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_ops(parser)
-    parser.add_argument(
-        "--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums"
-    )
-    parser.add_argument(
-        "--stride", type=arguments.count, default=1, metavar="K", help="only one K-th of the inputs"
-    )
-    parser.add_argument(
-        "--isa",
-        type=arguments.names,
-        default=(),
-        metavar="v2,v3",
-        help="only these instruction sets",
-    )
-    parser.add_argument(
-        "--peers",
-        type=arguments.names,
-        default=(),
-        metavar="numpy,torch",
-        help="measure their errors too",
-    )
-    parser.add_argument("--markdown", type=Path, metavar="F", help="write the tables to F")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="F.png",
-        help="draw errors beside their bounds: of activations over x, of other ops case by case",
-    )
+    add = parser.add_argument
+    add("--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums")
+    add("--stride", type=count, default=1, metavar="K", help="only one K-th of the inputs")
+    for option, example, text in (
+        ("--isa", "v2,v3", "only these instruction sets"),
+        ("--peers", "numpy,torch", "measure their errors too"),
+    ):
+        add(option, type=names, default=(), metavar=example, help=text)
+    add("--markdown", type=Path, metavar="F", help="write the tables to F")
+    text = "draw errors beside their bounds: of activations over x, of other ops case by case"
+    add("--plot", type=Path, metavar="F.png", help=text)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_ops(parser)
-    parser.add_argument(
-        "--sizes",
-        type=arguments.counts,
-        default=_SIZES,
-        metavar="64,1e6",
-        help="elements of the data, about",
-    )
+    add, text = parser.add_argument, "elements of the data, about"
+    add("--sizes", type=counts, default=_SIZES, metavar="64,1e6", help=text)
     for option, default, known in (
         ("--dtypes", _DTYPES[:1], _DTYPES),
         ("--directions", _DIRECTIONS, _DIRECTIONS),
         ("--peers", (NUMPY, TORCH, JAX), (NUMPY, TORCH, JAX)),
     ):
-        parser.add_argument(
-            option, type=arguments.names, default=default, metavar="W,W", help=", ".join(known)
-        )
-    parser.add_argument(
-        "--threads", type=arguments.counts, metavar="1,2", help="for everybody, one after the other"
-    )
-    parser.add_argument(
-        "--seconds", type=arguments.seconds, default=0.3, metavar="S", help="for each row, about"
-    )
-    parser.add_argument("--json", type=Path, metavar="F", help="write machine and rows to F")
-    parser.add_argument(
-        "--plot", type=Path, metavar="F.png", help="draw everybody's speed beside a copy's"
-    )
+        add(option, type=names, default=default, metavar="W,W", help=", ".join(known))
+    add("--threads", type=counts, metavar="1,2", help="for everybody, one after the other")
+    add("--seconds", type=seconds, default=0.3, metavar="S", help="for each row, about")
+    add("--json", type=Path, metavar="F", help="write machine and rows to F")
+    add("--plot", type=Path, metavar="F.png", help="draw everybody's speed beside a copy's")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -81,10 +81,7 @@ def table(
     A table that is wider than the terminal is folded: what does not fit stands below, beside the
     same names. A column "× torch" stays with the one before it, where a plain × is enough.
 
-    Parameters
-    ----------
-    style : callable
-        The style of a cell, from the name of its column and its text.
+    style : of a cell, from the name of its column and its text.
 
     Examples
     --------
@@ -151,12 +148,7 @@ class Progress:
     The bar is drawn by the loop itself: a thread that draws would disturb what is being timed. It
     is gone at the end, and whenever something is said. A loop within a loop shows none.
 
-    Parameters
-    ----------
-    label : str
-        The name of the work.
-    total : int
-        Steps until the end.
+    label : the name of the work. total : steps until the end.
     """
 
     def __init__(self, label: str, total: int) -> None:

@@ -119,11 +119,11 @@ def test_inference_tensors_have_no_version():
 
 
 def test_marking_is_for_tensors():
-    from fastact.interop import foreign, frameworks
+    from fastact.interop import foreign
 
     x = ones(3)
     for array in (np.ones(3), [1.0], None, x):
-        frameworks.mark_written(array)
+        foreign.mark_written(array)
     assert x._version == 1
     foreign._mark_each((x,))  # where torch's own takes one tensor
     assert x._version == 2

@@ -17,7 +17,7 @@ from fastact.check.reference import TOPS, scales
 from fastact.check.reference import codes as encoded
 from fastact.interop import call
 from fastact.measure import cases
-from fastact.ops.engine import quantized
+from fastact.ops.engine import parts, quantized
 from fastact.ops.engine.quantized import Quantizes
 
 OPS = [op for op in fa.ops.values() if isinstance(op, Quantizes) and not op.traits.counts_elements]
@@ -63,7 +63,7 @@ def part(request, monkeypatch):
     """So many elements a part."""
     if request.param:
         monkeypatch.setattr(quantized, "_PART", request.param // fa.get_num_threads())
-        monkeypatch.setattr(quantized, "_PART_OF_GPU", request.param)
+        monkeypatch.setattr(parts, "_PART_OF_GPU", request.param)
 
 
 def same_codes(got: Any, right: Any) -> None:

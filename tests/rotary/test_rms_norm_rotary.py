@@ -11,6 +11,7 @@ from test_rotary import SHAPES, angles, drawn, each_dtype, each_lie
 import fastact as fa
 from fastact.check.expected import errors
 from fastact.ops import rotary as declared
+from fastact.ops.engine import parts as engine_parts
 
 OP = fa.rms_norm_rotary
 
@@ -19,8 +20,9 @@ OP = fa.rms_norm_rotary
 def parts(request, monkeypatch):
     """Of so few elements are parts, for which one would do."""
     if request.param:
-        for name in ("_PART", "_PART_OF_GPU", "_FEWEST"):
-            monkeypatch.setattr(declared, name, request.param)
+        monkeypatch.setattr(declared, "_PART", request.param)
+        for name in ("_PART_OF_GPU", "_FEWEST"):
+            monkeypatch.setattr(engine_parts, name, request.param)
 
 
 @pytest.mark.parametrize(("shape", "of_angles"), [*SHAPES[:5], SHAPES[-1]], ids=str)

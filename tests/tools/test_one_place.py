@@ -11,8 +11,8 @@ from conftest import assert_same_bits
 import fastact as fa
 from fastact.ops.engine import op as registry
 from fastact.ops.engine.axes import over_axes
-from fastact.ops.gated import gated_op
-from fastact.ops.norms import norm, single_channels
+from fastact.ops.gated import GatedOfTwo
+from fastact.ops.norms import NormOp, single_channels
 from fastact.ops.reductions import TermSum
 
 
@@ -37,7 +37,7 @@ def _assert_same(op: Any, known: Any, *arrays: Any, dy: Any, **options: Any) -> 
 
 
 def test_a_gated_activation(dtype):
-    @gated_op(lambda where, options: fa.mish)
+    @registry.declared(GatedOfTwo, lambda where, options: fa.mish)
     def mishglu(a, b, /, *, axis=-1, bias=None, limit=None, offset=0.0, out=None, stream=None):
         """Mish of one array, times another one."""
 
@@ -46,7 +46,7 @@ def test_a_gated_activation(dtype):
 
 
 def test_a_norm_of_rows(dtype):
-    @norm(single_channels, "RmsNorm")
+    @registry.declared(NormOp, single_channels, "RmsNorm")
     def channel_rms_norm(
         x,
         /,

@@ -42,20 +42,14 @@ the same threads; 1 is the speed of memory. × numpy, × torch …: their time o
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a measurement.
+    """The settings of a measurement."""
 
-    sizes : elements of the data, about.
-    peers : other libraries; those that are not installed are named and left out.
-    threads : for everybody, one number after the other.
-    seconds : time to spend on a row, about.
-    """
-
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # elements of the data, about
     dtypes: tuple[np.dtype[Any], ...]
     directions: tuple[str, ...]
-    peers: tuple[str, ...]
-    threads: tuple[int, ...]
-    seconds: float = 1.0
+    peers: tuple[str, ...]  # those that are not installed are named and left out
+    threads: tuple[int, ...]  # for everybody, one number after the other
+    seconds: float = 1.0  # to spend on a row, about
 
 
 def _normal(generator: np.random.Generator, *shape: int) -> NDArray[Any]:

@@ -76,19 +76,7 @@ def _panel(axes: Any, rows: Sequence[CpuRow]) -> None:
 def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of a benchmark: one panel for each op, direction and dtype.
 
-    Parameters
-    ----------
-    rows : sequence of CpuRow
-        What `bench.bench` returned.
-    cpu : str
-        Name of the processor, for the title.
-    file : Path
-        Where to write the picture; the suffix chooses the format.
-
-    Returns
-    -------
-    list of Path
-        The picture.
+    cpu : the processor's name, for the title. file : the suffix chooses the format.
     """
     pyplot = require("matplotlib.pyplot", "--plot")
     panels: dict[tuple[str, str, str], list[CpuRow]] = {}

@@ -69,21 +69,10 @@ def take_turns(
     """Time the calls in rounds of one turn each.
 
     One round more is for whoever it can tell more about: most of all, for peers that are close.
+    For each name there are seconds of one call in each round from the first one on; of a long call
+    that takes several times as long as ours, of one call alone.
 
-    Parameters
-    ----------
-    calls : dict of str to callable
-        What to time, ours first.
-    seconds : float
-        Time to spend, about.
-    first : mapping of str to float, optional
-        Seconds of calls that were made already.
-
-    Returns
-    -------
-    dict of str to list of float
-        For each name, seconds of one call in each round from the first one on. Of a long call that
-        takes several times as long as ours, one call alone.
+    calls : ours first. seconds : to spend, about. first : seconds of calls that were made already.
     """
     ours, *others = calls
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -143,15 +132,12 @@ def _goes_on(name: str, theirs: Sequence[float], ours: Sequence[float], late: bo
 
 @dataclass(frozen=True)
 class Row:
-    """Median seconds of one call, and median ratios to our time, by name of who did it.
-
-    what : the case in words; of ops without axes, the size is all there is to it.
-    """
+    """Median seconds of one call, and median ratios to our time, by name of who did it."""
 
     op: str
     direction: str
     dtype: str
-    what: str
+    what: str  # the case in words; of ops without axes, the size is all there is to it
     rounds: int
     seconds: dict[str, float]
     ratios: dict[str, float]
@@ -197,15 +183,11 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CpuRow(Row):
-    """A row of the benchmark on the CPU.
+    """A row of the benchmark on the CPU."""
 
-    size : elements of the array.
-    without : peers that were asked and cannot do it.
-    """
-
-    size: int
+    size: int  # elements of the array
     threads: int
-    without: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()  # peers that were asked and cannot do it
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -188,18 +188,14 @@ def _sweep(
 
 @dataclass(frozen=True)
 class Curve:
-    """The worst errors of an op in one direction over x, by whom, in ULP.
-
-    edges : of the intervals of x.
-    errors : by whom: the worst one in each interval, but for those that the absolute bound covers.
-    bound : in ULP.
-    """
+    """The worst errors of an op in one direction over x, by whom, in ULP."""
 
     name: str
     direction: str
-    edges: Float64s
+    edges: Float64s  # of the intervals of x
+    #: By whom: the worst one in each interval, but for those that the absolute bound covers.
     errors: dict[str, list[float]]
-    bound: float
+    bound: float  # in ULP
 
 
 def curves(op: Any, isas: Sequence[str], peers: Sequence[str]) -> list[Curve]:

@@ -54,22 +54,18 @@ _MANY = 16  # times as many rows, if the check is exhaustive
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of op, and how it is called.
+    """A kind of op, and how it is called."""
 
-    ways : to call an op.
-    shapes : of the data of an op.
-    data : what the first array is drawn by, where its dtype has all of that, and what the first
-        gradient is; others are `mixed`.
-    optional : arrays that may be left out and are not.
-    finished : the arguments of calls, by those that were drawn.
-    call : how a call is judged, by the names of its row.
-    """
-
-    ways: Callable[[Any], Ways]
-    shapes: Callable[[Any], Sequence[Shape]]
+    ways: Callable[[Any], Ways]  # to call an op
+    shapes: Callable[[Any], Sequence[Shape]]  # of the data of an op
+    #: What the first array is drawn by, where its dtype has all of that, and what the first
+    #: gradient is; others are `mixed`.
     data: Sequence[tuple[Draw, Draw]] = ((mixed, mixed),)
+    #: Arrays that may be left out and are not.
     optional: Callable[[Any], Sequence[Sequence[str]]] = lambda op: [op.differentiated]
+    #: The arguments of calls, by those that were drawn.
     finished: Callable[[Any, Named], Iterable[Named]] = lambda op, given: [given]
+    #: How a call is judged, by the names of its row.
     call: Callable[[tuple[str, ...]], type[Call]] = lambda names: Call
 
     def calls(
@@ -107,15 +103,9 @@ def check_of(
 ) -> Check:
     """A check whose table has the worst errors over calls: a row for each way and dtype.
 
-    Parameters
-    ----------
-    names : sequence of str
-        What tells a way from the others.
-    columns : dict of str to sequence of str
-        The arrays whose errors are judged together: "results" are all of the op's, and so are
-        "saves" and "gradients".
-    allowed : dict of str to float
-        The largest error that a column may have, where that is not 1.
+    names : what tells a way from the others. columns : the arrays whose errors are judged together:
+    "results" are all of the op's, and so are "saves" and "gradients". allowed : the largest error
+    that a column may have, where that is not 1.
     """
 
     def run(op: Any, options: Options, report: Report) -> None:

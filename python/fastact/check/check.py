@@ -50,16 +50,7 @@ def check(
 ) -> bool:
     """Check ops, print what was found, and say whether every bound holds.
 
-    Parameters
-    ----------
-    ops : sequence of ops
-        What to check.
-    options : Options
-        How much to check.
-    markdown : Path, optional
-        File to write the tables to.
-    picture : Path, optional
-        The pictures are named after it.
+    markdown : the file to write the tables to. picture : the pictures are named after it.
     """
     report = Report()
     found: dict[str, tuple[Check, list[list[str]]]] = {}  # by legend: one table for each

@@ -18,27 +18,13 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Options:
-    """The choice of what is checked.
+    """The choice of what is checked."""
 
-    Attributes
-    ----------
-    isas : tuple of str
-        Instruction sets of ours to run.
-    exhaustive : bool
-        All 2**32 float32 inputs rather than a dense sample; for sums, longer ones.
-    stride : int
-        Of the inputs, or of the cases, chosen above, only each `stride`-th one.
-    float64_points : int
-        Inputs compared with arbitrary precision.
-    peers : tuple of str
-        Measure these on the same inputs too.
-    """
-
-    isas: tuple[str, ...]
-    exhaustive: bool = False
-    stride: int = 1
-    float64_points: int = 2000
-    peers: tuple[str, ...] = ()
+    isas: tuple[str, ...]  # instruction sets of ours to run
+    exhaustive: bool = False  # all 2**32 float32 inputs, no dense sample; for sums, longer ones
+    stride: int = 1  # of the inputs, or of the cases, chosen above, only each `stride`-th one
+    float64_points: int = 2000  # inputs compared with arbitrary precision
+    peers: tuple[str, ...] = ()  # measure these on the same inputs too
 
 
 @dataclass
@@ -60,28 +46,22 @@ class Report:
 
 @dataclass(frozen=True)
 class Check:
-    """How a kind of op is checked.
+    """How a kind of op is checked."""
 
-    run : checks an op: adds rows to the report, and says what is no row. It may select any
-        instruction set.
-    header, left : of the table of its rows: the columns' names; so many columns on the left hold
-    names.
-    legend : what the columns mean.
-    of, but : the classes of the bounds that ops of this kind state, and that they do not.
-    summary : Markdown that says the gist of many rows.
-    gist : the largest errors among an op's rows beside what is allowed, by what they are of.
-    allowed : the largest error that a column may have, where that is not 1.
-    """
-
+    #: Checks an op: adds rows to the report, and says what is no row. It may select any
+    #: instruction set.
     run: Callable[[Any, Options, Report], None]
-    header: list[str]
-    left: int
-    legend: str
-    of: type | tuple[type, ...]
+    header: list[str]  # of the table of its rows
+    left: int  # so many columns on the left hold names
+    legend: str  # what the columns mean
+    of: type | tuple[type, ...]  # the classes of the bounds that ops of this kind state
+    #: Markdown that says the gist of many rows.
     summary: Callable[[list[list[str]]], str] | None = None
+    #: The largest errors among an op's rows beside what is allowed, by what they are of.
     gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
+    #: The largest error that a column may have, where that is not 1.
     allowed: Mapping[str, float] = field(default_factory=dict)
-    but: tuple[type, ...] = ()
+    but: tuple[type, ...] = ()  # the classes of bounds that they do not state
 
     def knows(self, op: Any) -> bool:
         """Whether an op is of this kind."""
@@ -100,14 +80,9 @@ def add_rows(
 ) -> None:
     """Rows of the table: the case, by whom, an error for each column.
 
-    Parameters
-    ----------
-    found : dict of str to dict of str to float
-        By whom, in which column, how much of the bound. Instruction sets that agree share a row.
-    more : str
-        Who is held to the bound as the instruction sets are.
-    allowed : dict of str to float
-        The largest error that a column may have, where that is not 1.
+    found : by whom, in which column, how much of the bound. Instruction sets that agree share a
+    row. more : who is held to the bound as the instruction sets are. allowed : the largest error
+    that a column may have, where that is not 1.
     """
     alike: dict[tuple[float, ...], list[str]] = {}
     for by, errors in found.items():

@@ -118,21 +118,8 @@ def plot(
 ) -> list[Path]:
     """Draw what was checked: errors of activations over x, and of other ops case by case.
 
-    Parameters
-    ----------
-    ops : sequence of ops
-        What was checked.
-    found : sequence of checks, each with the rows of its table
-        What was found.
-    options : Options
-        How it was checked.
-    file : Path
-        Where to write the picture; of several kinds of ops plot.png makes plot_norms.png and so on.
-
-    Returns
-    -------
-    list of Path
-        The pictures.
+    found : checks, each with the rows of its table. file : where to write the picture; of several
+    kinds of ops plot.png makes plot_norms.png and so on.
     """
     several = len(found) > 1
     written = []

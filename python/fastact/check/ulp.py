@@ -45,33 +45,19 @@ class Contender:
 
 @dataclass
 class Tally:
-    """Errors of one implementation in one direction.
+    """Errors of one implementation in one direction."""
 
-    Attributes
-    ----------
-    count : int
-        Inputs seen.
-    wrong, wrong_at : int, float
-        Inputs with a NaN or an infinity where there should be none, or none where there should be
-        one, and the first of them. They are above every edge, and in none of the errors below.
-    worst, worst_at : float
-        Largest error in ULP, and the first input seen that has it.
-    absolute : float
-        Largest absolute error; stays 0 where no absolute error is allowed.
-    counted, counted_at : float
-        Largest error in ULP among the inputs whose absolute error is not allowed anyway.
-    above : array of int64
-        Number of inputs whose error exceeds each of `EDGES`.
-    """
-
-    count: int = 0
+    count: int = 0  # inputs seen
+    #: Inputs with a NaN or an infinity where there should be none, or none where there should be
+    #: one, and the first of them. They are above every edge, and in none of the errors below.
     wrong: int = 0
     wrong_at: float = 0.0
-    worst: float = 0.0
-    worst_at: float = 0.0
-    absolute: float = 0.0
-    counted: float = 0.0
+    worst: float = 0.0  # the largest error in ULP
+    worst_at: float = 0.0  # the first input seen that has it
+    absolute: float = 0.0  # the largest absolute error; stays 0 where none is allowed
+    counted: float = 0.0  # the largest in ULP of those whose absolute error is not allowed anyway
     counted_at: float = 0.0
+    #: The number of inputs whose error exceeds each of `EDGES`.
     above: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(EDGES), np.int64))
 
     def add(self, other: Tally) -> None:
@@ -116,20 +102,11 @@ def tally_of(
     allowed: float,
     unit: float = 1.0,
 ) -> Tally:
-    """Count the errors of one array of inputs.
+    """Count the errors of one array of inputs, x.
 
-    Parameters
-    ----------
-    x : array
-        The inputs.
-    absolute, ulp : arrays of float64
-        Their errors, finite; `ulp` may be overwritten.
-    wrong : array of bool
-        Where NaN or infinity is wrong.
-    allowed : float
-        The absolute error that is allowed whatever it is in ULP.
-    unit : float
-        What `ulp` counts, in ULP.
+    absolute, ulp : their errors, finite; `ulp` may be overwritten. wrong : where NaN or infinity is
+    wrong. allowed : the absolute error that is allowed whatever it is in ULP. unit : what `ulp`
+    counts, in ULP.
     """
     tally = Tally(count=x.size)
     at = ulp.argmax()
@@ -191,27 +168,12 @@ def sweep(
     threads: int,
     advance: Callable[[int], None],
 ) -> dict[str, list[Tally]]:
-    """Compare every contender with the oracle over all batches.
+    """Compare every contender with the oracle over all batches: for each direction a `Tally` each.
 
-    Parameters
-    ----------
-    contenders : sequence of Contender
-        The implementations.
-    oracles : dict
-        For each direction, the float64 function.
-    allowed : dict
-        For each direction, the absolute error that is allowed whatever it is in ULP.
-    batches : iterable of float32 arrays
-        The inputs, at most `BATCH` at a time. A batch may reuse the memory of the one before.
-    threads : int
-        Python threads that compare.
-    advance : callable
-        Called with the number of inputs after each batch.
-
-    Returns
-    -------
-    dict
-        For each direction, one `Tally` a contender.
+    oracles : for each direction, the float64 function. allowed : for each direction, the absolute
+    error that is allowed whatever it is in ULP. batches : the inputs, at most `BATCH` at a time; a
+    batch may reuse the memory of the one before. threads : Python threads that compare. advance :
+    called with the number of inputs after each batch.
     """
     totals = {direction: [Tally() for _ in contenders] for direction in DIRECTIONS}
     memory = np.empty((len(DIRECTIONS), len(contenders), BATCH), dtype=np.float32)

@@ -17,7 +17,6 @@ from .frameworks import (
     Place,
     framework_of,
     in_native_order,
-    mark_written,
     repeated,
     see,
     to_numpy,
@@ -75,7 +74,11 @@ class Call:
         if len(frameworks) > 1:
             validate.one_framework(where, frameworks)
         if self.framework.name == "torch" and foreign.is_traced():
-            raise foreign.is_kept_by_no_tracer(where)
+            raise TypeError(
+                f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this "
+                f"call and would take its result for a constant; call the op itself, and let torch "
+                f"find gradients"
+            )
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
         self._targets: list[Any] = []  # arrays of the caller's that kernels write
@@ -118,7 +121,7 @@ class Call:
             self._context.__exit__(kind, error, traceback)
         if self._has_run:
             for array in self._targets:
-                mark_written(array)
+                foreign.mark_written(array)
             self.framework.has_run((*self.arrays.values(), *self._targets), self.place)
 
     def _stream(self, device: tuple[int, int], given: Any, leader: Any) -> int | None:

@@ -231,20 +231,10 @@ def gets_no_gradient(where: str, argument: str) -> TypeError:
 
 def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call is torch's to carry out: it records gradients, or a tensor has no memory."""
-    return any(requires_grad(one) or is_for_dispatcher(one) for one in _tensors(args, kwargs))
+    return any(requires_grad(one) or is_for_dispatcher(one) for one in tensors(args, kwargs))
 
 
-def has_tensor(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call is of tensors."""
-    return next(_tensors(args, kwargs), None) is not None
-
-
-def any_for_dispatcher(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether torch's dispatcher is to carry out a call."""
-    return any(map(is_for_dispatcher, _tensors(args, kwargs)))
-
-
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """The tensors of a call, in tuples too."""
     torch = _torch()
     if torch is not None:
@@ -343,14 +333,6 @@ def is_traced() -> bool:
         return False
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return bool(torch._C._is_tracing() or (proxies and proxies.get_proxy_mode() is not None))
-
-
-def is_kept_by_no_tracer(where: str) -> TypeError:
-    """The error for what a tracer would take for a constant."""
-    return TypeError(
-        f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this call and "
-        f"would take its result for a constant; call the op itself, and let torch find gradients"
-    )
 
 
 def is_overridden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -38,15 +38,11 @@ class Place(NamedTuple):
 
 
 class Framework:
-    """One way for arrays in and out. What is not said otherwise is as on the CPU.
-
-    computes : False: its arrays have no values.
-    makes_arrays : whether it has a way to an array of memory that was made here.
-    """
+    """One way for arrays in and out. What is not said otherwise is as on the CPU."""
 
     name: str
-    computes = True
-    makes_arrays = True
+    computes = True  # False: its arrays have no values
+    makes_arrays = True  # whether it has a way to an array of memory that was made here
 
     def device(self, array: Any) -> tuple[int, int]:
         """DLPack's device pair of an array."""
@@ -405,9 +401,6 @@ def framework_of(array: Any) -> Framework | None:
         return None
     return _of_type(array_type)
 
-
-#: To be called with an array of the caller's that kernels have written.
-mark_written = foreign.mark_written
 
 # Lazy states of a tensor in which its memory does not hold its values: attribute, words, cure.
 _LAZY = (

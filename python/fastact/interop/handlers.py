@@ -93,7 +93,7 @@ def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
 
     NotImplemented: there is none for it, or nothing of torch's is given.
     """
-    if not foreign.has_tensor(args, kwargs):
+    if next(foreign.tensors(args, kwargs), None) is None:
         return NotImplemented
     return bridges["entries"]().entered(op, entry, args, kwargs)
 

@@ -99,6 +99,16 @@ def number(where: str, name: str, value: Any) -> float:
     return converted
 
 
+def above_zero(where: str, name: str, value: Any, default: float) -> float:
+    """A number above zero, or None, which stands for the default."""
+    if value is None:
+        return default
+    found = number(where, name, value)
+    if found <= 0:
+        raise ValueError(f"{where}: {name} must be above zero or None, got {found!r}")
+    return found
+
+
 def initial(where: str, name: str, value: Any) -> float:
     """Read what a sum begins with; nothing is -0, which changes no sum."""
     return -0.0 if value is None else number(where, name, value)
@@ -192,21 +202,16 @@ class Only(tuple[str, ...]):
 
 
 class Role(NamedTuple):
-    """The role of an argument beside the data: docs/conventions.md has the rules.
+    """The role of an argument beside the data: docs/conventions.md has the rules."""
 
-    also : dtypes that it may have beside those that are computed, or (`Only`) instead of them.
-    repeats : it broadcasts to the data's shape, or to what it is of.
-    number : a number stands for one that repeats.
-    dtype : what it has to be beside the data's, by a rule of native calls; "told": what the option
-    `dtype` says, or else the same.
-    array : no number stands for it.
-    """
-
+    #: Dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     also: Sequence[str] = ()
-    repeats: bool = False
-    number: bool = False
+    repeats: bool = False  # it broadcasts to the data's shape, or to what it is of
+    number: bool = False  # a number stands for one that repeats
+    #: What it has to be beside the data's, by a rule of native calls; "told": what the option
+    #: `dtype` says, or else the same.
     dtype: str = "same"
-    array: bool = False
+    array: bool = False  # no number stands for it
 
 
 #: Integers and bools as they are read.

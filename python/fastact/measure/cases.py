@@ -27,17 +27,13 @@ RESULTS = {"value_and_grad": ("y", "dx")}
 
 @dataclass(frozen=True)
 class Case:
-    """A call of an op.
-
-    shape, dtype : of its data; integers have become numbers.
-    given : arrays of NumPy and options, by name; those that are left out are as by default.
-    """
+    """A call of an op."""
 
     op: Any
     entry: str
-    shape: Shape
-    dtype: np.dtype[Any]
-    given: Mapping[str, Any]
+    shape: Shape  # of its data
+    dtype: np.dtype[Any]  # of its data, of which integers have become numbers
+    given: Mapping[str, Any]  # arrays of NumPy and options, where they are not as by default
     on_gpu: bool = False
 
     def option(self, name: str) -> Any:
@@ -163,14 +159,8 @@ def arguments(
 
     Of backward, the gradients alone: the rest is what forward saves.
 
-    Parameters
-    ----------
-    shape, dtype : tuple of int, str
-        Of the data.
-    named : dict
-        The call's options.
-    optional : collection of str
-        Arrays that may be left out and are not, where the op has a gradient for them.
+    shape, dtype : of the data. named : the call's options. optional : arrays that may be left out
+    and are not, where the op has a gradient for them.
     """
     point, shapes = op.entry_points[entry], shapes_of(op, entry, shape, named)
     found: dict[str, Any] = {}

@@ -130,14 +130,10 @@ _OF_OUTPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of aten.
+    """A kernel of aten."""
 
-    function : dx of dy and of what autograd saves.
-    saved : that, of the input.
-    """
-
-    function: Callable[[Any, Any], Any]
-    saved: Callable[[Any], Any]
+    function: Callable[[Any, Any], Any]  # dx of dy and of what autograd saves
+    saved: Callable[[Any], Any]  # that, of the input
 
 
 def torch_backward(torch: Any, name: str) -> Kernel | None:

@@ -1,7 +1,7 @@
 """Activations: y = f(x), element by element.
 
 Each is declared by a function: signature, defaults (as `torch.nn.functional` has them) and its own
-documentation; `@activation` adds the stated accuracy and makes the op. The formula stands in
+documentation; what `declared` adds is the stated accuracy. The formula stands in
 `src/common/activations/`, the oracle in `check/reference.py`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from .bounds import Bounds, Other, scaling
 from .engine.elementwise import Elementwise
 from .engine.entry import Entry, signature_of
 from .engine.execute import Execution, execute
-from .engine.op import Kernels, P, R, Traits, alias, float32_under_autocast, names_of_ops, register
+from .engine.op import Kernels, P, R, Traits, alias, declared, float32_under_autocast
 from .engine.quantized import Quantizes
 from .engine.second import no_third
 from .engine.served import enter_at, enter_cached
@@ -82,15 +82,15 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         self,
         function: Callable[P, R],
         bounds: Bounds,
-        saves: tuple[str, ...],
-        choices: Choices,
-        rules: Rules,
-        values: Values,
-        piecewise_linear: bool,
+        saves: tuple[str, ...] = ("x",),
+        choices: Choices | None = None,
+        rules: Rules = (),
+        values: Values | None = None,
+        piecewise_linear: bool = False,
     ) -> None:
         call = self._declare(function)
-        self.bounds, self.saves, self.choices, self.rules = bounds, saves, choices, rules
-        self.values = values
+        self.bounds, self.saves, self.rules = bounds, saves, rules
+        self.choices, self.values = choices or {}, values or {}
         self._is(piecewise_linear=piecewise_linear)
         names = {"saved": saves[0], "dsaved": f"d{saves[0]}"}
         self.kernels = self.kernels._replace(names=names)
@@ -251,21 +251,6 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         return which, tuple(numbers.values())
 
 
-def activation(
-    bounds: Bounds,
-    *,
-    saves: tuple[str, ...] = ("x",),
-    choices: Choices | None = None,
-    rules: Rules = (),
-    values: Values | None = None,
-    piecewise_linear: bool = False,
-) -> Callable[[Callable[P, R]], Activation[P, R]]:
-    """The activation that a function declares; its formula is in src/common/activations."""
-    return lambda function: register(
-        Activation(function, bounds, saves, choices or {}, rules, values or {}, piecewise_linear)
-    )
-
-
 class Parameters(TypedDict, total=False):
     """The own parameters of the activations, which ops with an activation behind them take too."""
 
@@ -281,7 +266,7 @@ class Parameters(TypedDict, total=False):
     negative_slope: float
 
 
-@activation(Bounds(0, 0, 0), piecewise_linear=True)
+@declared(Activation, Bounds(0, 0, 0), piecewise_linear=True)
 def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Rectified linear unit.
 
@@ -308,7 +293,7 @@ def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(0, 0, 0), piecewise_linear=True)
+@declared(Activation, Bounds(0, 0, 0), piecewise_linear=True)
 def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Rectified linear unit, capped.
 
@@ -335,7 +320,7 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(0.5, 0, 0))
+@declared(Activation, Bounds(0.5, 0, 0))
 def relu2(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Squared rectified linear unit.
 
@@ -358,7 +343,9 @@ def relu2(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(1, 0.5, 0), values={"negative_slope": (0.25, -3.0)}, piecewise_linear=True)
+@declared(
+    Activation, Bounds(1, 0.5, 0), values={"negative_slope": (0.25, -3.0)}, piecewise_linear=True
+)
 def leaky_relu(
     x: A, /, negative_slope: float = 0.01, out: Out[A] = None, *, stream: Stream = None
 ) -> A:
@@ -391,7 +378,7 @@ def leaky_relu(
     """
 
 
-@activation(Bounds(2, 4, 1.2e-07), values={"alpha": (2.5, -0.75)})
+@declared(Activation, Bounds(2, 4, 1.2e-07), values={"alpha": (2.5, -0.75)})
 def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Exponential linear unit.
 
@@ -423,7 +410,7 @@ def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = Non
     """
 
 
-@activation(Bounds(2.5, 4, 1.2e-07))
+@declared(Activation, Bounds(2.5, 4, 1.2e-07))
 def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Scaled exponential linear unit.
 
@@ -450,7 +437,8 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(
+@declared(
+    Activation,
     Bounds(2, 4, 1.2e-07, other=scaling("alpha", "x / alpha", lambda x, alpha: x / alpha)),
     rules=[("alpha must not be zero", lambda alpha: alpha != 0)],
     values={"alpha": (4.0, -1.0)},
@@ -487,7 +475,8 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
     """
 
 
-@activation(
+@declared(
+    Activation,
     Bounds(
         *(3, 4, 1.2e-07),
         forward_abs=2.4e-07,
@@ -552,7 +541,11 @@ def xielu(
     """
 
 
-@activation(Bounds(3, 4, 1.2e-07), choices={"approximate": {"none": "gelu", "tanh": "gelu_tanh"}})
+@declared(
+    Activation,
+    Bounds(3, 4, 1.2e-07),
+    choices={"approximate": {"none": "gelu", "tanh": "gelu_tanh"}},
+)
 def gelu(x: A, /, approximate: str = "none", out: Out[A] = None, *, stream: Stream = None) -> A:
     """Gaussian error linear unit.
 
@@ -587,7 +580,7 @@ def gelu(x: A, /, approximate: str = "none", out: Out[A] = None, *, stream: Stre
     """
 
 
-@activation(Bounds(3, 4, 1.2e-07))
+@declared(Activation, Bounds(3, 4, 1.2e-07))
 def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Sigmoid linear unit, also named swish.
 
@@ -617,7 +610,8 @@ def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 swish = alias("swish", silu)
 
 
-@activation(
+@declared(
+    Activation,
     Bounds(3, 4, 1.2e-07, other=scaling("alpha", "alpha x", lambda x, alpha: alpha * x)),
     rules=[("alpha must be above zero", lambda alpha: alpha > 0)],
     values={"alpha": (1.0, 0.0625)},
@@ -653,7 +647,7 @@ def quick_gelu(x: A, /, alpha: float = 1.702, out: Out[A] = None, *, stream: Str
     """
 
 
-@activation(Bounds(3, 4, 1.2e-07))
+@declared(Activation, Bounds(3, 4, 1.2e-07))
 def mish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Mish.
 
@@ -680,7 +674,7 @@ def mish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(2.5, 4, 1.2e-07), saves=("y",))
+@declared(Activation, Bounds(2.5, 4, 1.2e-07), saves=("y",))
 def sigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Logistic sigmoid.
 
@@ -706,7 +700,7 @@ def sigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(2.5, 4, 1.2e-07))
+@declared(Activation, Bounds(2.5, 4, 1.2e-07))
 def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Logarithm of the logistic sigmoid.
 
@@ -733,7 +727,7 @@ def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(1.5, 0.5, 0), piecewise_linear=True)
+@declared(Activation, Bounds(1.5, 0.5, 0), piecewise_linear=True)
 def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Piecewise linear sigmoid.
 
@@ -759,7 +753,7 @@ def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(2.75, 4, 1.2e-07), saves=("y",))
+@declared(Activation, Bounds(2.75, 4, 1.2e-07), saves=("y",))
 def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Hyperbolic tangent.
 
@@ -785,7 +779,8 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(
+@declared(
+    Activation,
     Bounds(0, 0, 0),
     rules=[("min_val must not exceed max_val", lambda min_val, max_val: min_val <= max_val)],
     values={"min_val": (-0.25, 1.5), "max_val": (3.0, 1.5)},
@@ -829,7 +824,8 @@ def hardtanh(
     """
 
 
-@activation(
+@declared(
+    Activation,
     Bounds(3, 4, 1.2e-07),
     rules=[("cap must be above zero", lambda cap: cap > 0)],
     values={"cap": (50.0, 2.0**-130, 2.0**120)},
@@ -865,7 +861,7 @@ def softcap(x: A, /, cap: float = 30.0, out: Out[A] = None, *, stream: Stream = 
     """
 
 
-@activation(Bounds(3, 4, 1.2e-07))
+@declared(Activation, Bounds(3, 4, 1.2e-07))
 def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Subtract tanh(x) from x.
 
@@ -893,7 +889,8 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
 
 @float32_under_autocast("cuda")
-@activation(
+@declared(
+    Activation,
     Bounds(3, 4, 1.2e-07, other=scaling("beta", "beta x", lambda x, beta: beta * x)),
     rules=[("beta must be above zero", lambda beta: beta > 0)],
     values={"beta": (0.375, 3.0)},
@@ -929,7 +926,7 @@ def softplus(x: A, /, beta: float = 1.0, out: Out[A] = None, *, stream: Stream =
     """
 
 
-@activation(Bounds(2, 4, 1.2e-07))
+@declared(Activation, Bounds(2, 4, 1.2e-07))
 def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Soft sign.
 
@@ -951,7 +948,8 @@ def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(
+@declared(
+    Activation,
     Bounds(0.5, 0, 0),
     rules=[("lambd must not be negative", lambda lambd: lambd >= 0)],
     values={"lambd": (0.0, 3.5)},
@@ -987,7 +985,7 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     """
 
 
-@activation(Bounds(0, 0, 0), values={"lambd": (2.0,)}, piecewise_linear=True)
+@declared(Activation, Bounds(0, 0, 0), values={"lambd": (2.0,)}, piecewise_linear=True)
 def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Hard shrinkage.
 
@@ -1019,7 +1017,7 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     """
 
 
-@activation(Bounds(2.5, 4, 1.2e-07))
+@declared(Activation, Bounds(2.5, 4, 1.2e-07))
 def hardswish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Piecewise parabolic swish.
 
@@ -1045,7 +1043,7 @@ def hardswish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(1.5, 0.5, 0))
+@declared(Activation, Bounds(1.5, 0.5, 0))
 def hardmish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Piecewise parabolic Mish.
 
@@ -1071,7 +1069,7 @@ def hardmish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(2.5, 4, 1.2e-07))
+@declared(Activation, Bounds(2.5, 4, 1.2e-07))
 def lisht(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Linearly scaled hyperbolic tangent.
 
@@ -1094,7 +1092,7 @@ def lisht(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """
 
 
-@activation(Bounds(2.5, 4, 1.2e-07))
+@declared(Activation, Bounds(2.5, 4, 1.2e-07))
 def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     """Logarithm of the hyperbolic cosine.
 
@@ -1119,7 +1117,3 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
     >>> fa.logcosh.backward(1.0, *saved)
     array([-0.7615...,  0.        ,  0.7615...])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

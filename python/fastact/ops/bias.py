@@ -1,6 +1,6 @@
 """Bias and residual: an activation of x + bias + residual, and the gradients of broadcasting.
 
-`bias_grad` and `unbroadcast` are sums over axes (`reduction`) under the names that the backward
+`bias_grad` and `unbroadcast` are sums over axes (`PlainSum`) under the names that the backward
 pass of a network knows them by.
 """
 
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from .activations import Parameters
 from .bounds import BiasBounds
 from .engine import axes
-from .engine import axes as _axes
 from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import activation_op
-from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
-from .engine.reductions import GRADIENT_SUM_BOUNDS, Shape, reduction
+from .engine.op import Kernels, P, R, Traits, declared, records
+from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
@@ -140,27 +139,26 @@ class BiasAct(CachedOp[P, R]):
 
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
     """Over every axis but `axis`."""
-    axis = _axes.one(where, options.axis, len(shape), of="dy")
-    others = _axes.others((axis,), len(shape))
+    axis = axes.one(where, options.axis, len(shape), of="dy")
+    others = axes.others((axis,), len(shape))
     return Over(others, (shape[axis],), others, shape)
 
 
 def _repeated(where: str, options: Any, shape: Shape) -> Over:
     """Over the axes along which an array of the shape `shape` repeats when it is broadcast."""
-    to = _axes.lengths(where, "shape", options.shape)
-    axes = _axes.unbroadcast(where, to, shape)
-    return Over(axes, to, tuple(range(len(shape) - len(to))), shape)
+    to = axes.lengths(where, "shape", options.shape)
+    repeats = axes.unbroadcast(where, to, shape)
+    return Over(repeats, to, tuple(range(len(shape) - len(to))), shape)
 
 
 def _leading(where: str, given: Shape, shape: Shape) -> tuple[int, ...]:
     """The first axes, which an array lacks that broadcasts."""
-    if not _axes.broadcasts(given, shape):
+    if not axes.broadcasts(given, shape):
         raise ValueError(f"{where}: dy must have a shape that broadcasts to {shape}, got {given}")
     return tuple(range(len(shape) - len(given)))
 
 
-@register
-@BiasAct
+@declared(BiasAct)
 def bias_act(
     x: A,
     bias: Array,
@@ -232,7 +230,7 @@ def bias_act(
     """
 
 
-@reduction(_all_but_one, family="bias", result="dbias")
+@declared(PlainSum, _all_but_one, family="bias", result="dbias")
 def bias_grad(
     dy: A,
     /,
@@ -295,7 +293,8 @@ def bias_grad(
     """
 
 
-@reduction(
+@declared(
+    PlainSum,
     _repeated,
     family="bias",
     result="dx",
@@ -369,7 +368,3 @@ def unbroadcast(
            [1., 2.],
            [1., 2.]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

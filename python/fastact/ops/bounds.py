@@ -65,7 +65,7 @@ def ulp(exact: Any, dtype: Any) -> Any:
     return np.ldexp(1.0, exponents - 1 - bits)
 
 
-def _least(dtype: Any) -> float:
+def least(dtype: Any) -> float:
     """The smallest subnormal number."""
     bits, least, _ = _format(dtype)
     return float(2.0 ** (least - bits))
@@ -76,6 +76,11 @@ def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
     return ulp(np.abs(exact) + error, dtype) / 2
 
 
+def with_rounding(exact: Any, dtype: Any, error: Any) -> Any:
+    """Add the last rounding to an error, to a subnormal number, too."""
+    return error + rounding(exact, dtype, error) + least(dtype)
+
+
 def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
     """How far f moves where z is off by `error`: also over a kink, or a jump of a derivative."""
     with np.errstate(all="ignore"):
@@ -84,14 +89,11 @@ def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
 
 
 class Other(NamedTuple):
-    """The error that parameters other than the default add to a value and to a derivative.
-
-    text : in words. of : by x, the exact value and these parameters, in units of 2 u.
-    """
+    """The error that parameters other than the default add to a value and to a derivative."""
 
     parameters: tuple[str, ...]
-    text: str
-    of: Callable[..., Any]
+    text: str  # in words
+    of: Callable[..., Any]  # by x, the exact value and these parameters, in units of 2 u
 
 
 def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Other:
@@ -114,25 +116,20 @@ def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Ot
 class Bounds(NamedTuple):
     """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
 
-    forward_ulp : units in the last place of the result.
-    derivative_ulp, derivative_abs : one of the two holds. A derivative near 0 may have fewer digits
-        than the first one says: beside a root, and in a tail (gelu's). float64 has 2^-29 of
-        derivative_abs.
+    One of derivative_ulp and derivative_abs holds: a derivative near 0 may have fewer digits than
+    the first one says, beside a root and in a tail (gelu's). float64 has 2^-29 of derivative_abs.
     16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
     rougher functions, they are within narrow_ulp of the true value, or where the derivative is near
     0 within 4 derivative_abs before they are rounded.
-    second : units of u, times the largest magnitude of f'', that f'' may be off by.
-    forward_abs : as derivative_abs, of an op with a root that is not at 0.
-    other : what `of_other` adds.
     """
 
-    forward_ulp: float
+    forward_ulp: float  # units in the last place of the result
     derivative_ulp: float
     derivative_abs: float
     narrow_ulp: float = 0.51
-    second: float = 8
-    forward_abs: float = 0
-    other: Other | None = None
+    second: float = 8  # units of u, times the largest magnitude of f'', that f'' may be off by
+    forward_abs: float = 0  # as derivative_abs, of an op with a root that is not at 0
+    other: Other | None = None  # what `of_other` adds
 
     def of_other(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
         """Add the error that parameters other than the default have for a value or derivative."""
@@ -297,25 +294,17 @@ class StatisticBounds(NamedTuple):
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.sums.absolute * weights / np.abs(weights - correction)
 
-    def error(
-        self,
-        exact: Any,
-        mean: Any,
-        std: Any,
-        count: Any,
-        magnitude: Any,
-        dtype: Any,
-        of_left: Any = 0.0,
-    ) -> Any:
+    def error(self, exact: Any, of: Any, dtype: Any, of_left: Any = 0.0) -> Any:
         """Bound the error of the statistic of data of a dtype, before it is rounded to its own.
 
-        mean, std, count : of the elements that count, the last without a correction. magnitude :
-        the mean of their abs(x). of_left : the error of that name, with weights.
+        of : mean, m2 and count of the elements that count, the last without a correction, and
+        magnitude, the mean of their abs(x). of_left : the error of that name, with weights.
         """
         if self.of in ("sum", "mean"):
-            share = count if self.of == "sum" else 1.0
-            return self.sums.share(dtype) * share * np.asarray(magnitude)
-        relative = self.moments.of_second(mean, std, dtype) + of_left
+            share = of.count if self.of == "sum" else 1.0
+            return self.sums.share(dtype) * share * np.asarray(of.magnitude)
+        std = np.sqrt(of.m2 / of.count)
+        relative = self.moments.of_second(of.mean, std, dtype) + of_left
         if self.of == "std":  # half of the variance's, and the root's own
             relative = relative / 2 + 2.0**-52
         return relative * np.abs(exact)
@@ -421,14 +410,6 @@ class GatedBounds(NamedTuple):
         t, of_t = np.abs(act.value(z)), act.of_value(z, of_z, dtype)
         return np.abs(dy) * (of_t + unit_roundoff(dtype) * (t + of_t))
 
-    def allowed_gradient(self, exact: Any, error: Any, dtype: Any) -> Any:
-        """Bound the error of da and db; error: before they are rounded."""
-        return error + rounding(exact, dtype, error)
-
-    def allowed_dbias(self, exact: Any, error: Any, to: Any, total: Callable[[Any], Any]) -> Any:
-        """Bound the error of a half of dbias in the dtype `to`; exact, error: da's or db's."""
-        return self.dbias.allowed(total(exact), total(np.abs(exact)), to, total(error))
-
 
 class NormBounds(NamedTuple):
     """Stated accuracy of z, which the activation is of, and of the gradients.
@@ -494,88 +475,57 @@ class NormBounds(NamedTuple):
         error = (share + 2.0**-52 * np.abs(mean * exact)) * np.abs(exact)
         return error + rounding(exact, computed_in(dtype), error)
 
-    def forward(
-        self,
-        *,
-        z: Any,
-        xhat: Any,
-        weight: Any,
-        mean: Any,
-        rstd: Any,
-        dtype: Any,
-        bias: Any = 0.0,
-        given: bool = False,
-        on_gpu: bool = False,
-    ) -> Any:
+    def forward(self, e: Any, dtype: Any, bias: Any = 0.0, on_gpu: bool = False) -> Any:
         """Bound the error of z, before the activation.
 
-        mean : 0 where none is subtracted. bias : if it is of a wider type than x is computed in.
-        given : the statistics are not moments of x.
+        e : the exact norm, of which `depends` is False where the statistics are not moments of x.
+        bias : if it is of a wider type than x is computed in.
         """
-        error = self.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=bias)
-        apart, w = np.abs(mean * rstd), np.abs(weight)
+        error, xhat = self.again(e, dtype, bias), np.abs(e.xhat)
+        apart, w = np.abs(e.mean * e.rstd), np.abs(e.weight)
         if not _is_double(dtype):
             error = error + self.far * apart * w
-            if self._is_rough(dtype, on_gpu) and not given:
-                error = error + self.rough * 2.0**-24 * w * (1 + np.abs(xhat))
+            if self._is_rough(dtype, on_gpu) and e.depends:
+                error = error + self.rough * 2.0**-24 * w * (1 + xhat)
             return error
-        if given:
+        if not e.depends:
             return error
-        return error + w * (self.far_double * apart + self.moments) * (1 + np.abs(xhat))
+        return error + w * (self.far_double * apart + self.moments) * (1 + xhat)
 
-    def again(self, *, z: Any, xhat: Any, weight: Any, dtype: Any, bias: Any = 0.0) -> Any:
+    def again(self, e: Any, dtype: Any, bias: Any = 0.0) -> Any:
         """Bound the error of z as backward makes it again, of the statistics that it is given."""
-        scaled = self.scaled * np.abs(xhat * weight)
-        return unit_roundoff(dtype) * (scaled + np.abs(z) + np.abs(bias))
+        scaled = self.scaled * np.abs(e.xhat * e.weight)
+        return unit_roundoff(dtype) * (scaled + np.abs(e.z) + np.abs(bias))
 
     def _of_sum(self, constant: float, terms: Any, dtype: Any) -> Any:
         """A constant of a sum of so many terms."""
         each = self.each * np.asarray(terms) if _is_double(dtype) else 0.0
         return unit_roundoff(dtype) * (constant + each)
 
-    def dx(
-        self,
-        *,
-        p: Any,
-        of_p: Any,
-        xhat: Any,
-        weight: Any,
-        rstd: Any,
-        exact: Any,
-        dtype: Any,
-        average: Callable[[Any], Any] | None,
-        count: int = 0,
-        centred: bool = True,
-    ) -> Any:
-        """Bound the error of dx; p, of_p: and its error (`Activation.of_gradient`).
-
-        average : the mean over the `count` elements that share statistics; None: these do not
-        depend on x.
-        """
-        u, w = unit_roundoff(dtype), np.abs(weight)
-        g, of_g, xhat = np.abs(p * weight), of_p * w, np.abs(xhat)
-        if average is None:
+    def dx(self, e: Any, of_p: Any, dtype: Any) -> Any:
+        """Bound the error of dx; of_p: the error of p (`Activation.of_gradient`)."""
+        u, g, of_g = unit_roundoff(dtype), np.abs(e.p * e.weight), of_p * np.abs(e.weight)
+        if not e.depends:
             error = self.given * u * g + of_g
         else:
+            xhat, count = np.abs(e.xhat), e.x.size // max(1, np.size(e.rstd))
             averaged = self._of_sum(self.averaged, count, dtype) * g + of_g
-            error = self.gradient * u * g + of_g + xhat * average(averaged * xhat)
-            if centred:
-                error = error + average(averaged)
-        error = np.abs(rstd) * error
-        return error + rounding(exact, dtype, error)
+            error = self.gradient * u * g + of_g + xhat * e.over(averaged * xhat)
+            if e.rows.centred:
+                error = error + e.over(averaged)
+        error = np.abs(e.rstd) * error
+        return error + rounding(e.dx, dtype, error)
 
-    def dweight(
-        self, *, p: Any, of_p: Any, xhat: Any, exact: Any, dtype: Any, to: Any, total: Any
+    def of_parameter(
+        self, terms: Any, of_terms: Any, dtype: Any, to: Any, total: Callable[[Any], Any]
     ) -> Any:
-        """Bound the error of dweight in the dtype `to`. total: sums over the elements it meets."""
-        terms = total(1.0 + 0.0 * np.abs(p * xhat))
-        error = self._of_sum(self.summed, terms, dtype) * total(np.abs(p * xhat))
-        error = error + total(of_p * np.abs(xhat))
-        return error + rounding(exact, to, error)
+        """Bound the error of dweight or dbias, a sum of terms that err by of_terms, in `to`.
 
-    def dbias(self, **given: Any) -> Any:
-        """Bound the error of dbias, as `dweight` of a weight whose xhat is 1."""
-        return self.dweight(xhat=1.0, **given)
+        total : sums over the elements that the parameter meets.
+        """
+        count = total(1.0 + 0.0 * np.abs(terms))
+        error = self._of_sum(self.summed, count, dtype) * total(np.abs(terms)) + total(of_terms)
+        return error + rounding(total(terms), to, error)
 
 
 class RotaryBounds(NamedTuple):
@@ -631,16 +581,15 @@ class GatedNormBounds(NormBounds):
         error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
         return error + unit_roundoff(dtype) * (np.abs(a * b) + error)
 
-    def moved(self, *, of_xhat: Any, xhat: Any, factor: Any, average: Callable[[Any], Any]) -> Any:
-        """How far ``factor * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
-        return np.abs(factor) * (of_xhat + np.abs(xhat) * average(np.abs(xhat) * of_xhat))
+    def moved(self, e: Any, of_xhat: Any) -> Any:
+        """How far ``weight * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
+        return np.abs(e.weight) * (of_xhat + np.abs(e.xhat) * e.over(np.abs(e.xhat) * of_xhat))
 
-    def moved_dx(
-        self, *, of_xhat: Any, xhat: Any, g: Any, rstd: Any, average: Callable[[Any], Any]
-    ) -> Any:
+    def moved_dx(self, e: Any, of_xhat: Any) -> Any:
         """How far dx moves where xhat errs by of_xhat, and rstd is given."""
-        own = of_xhat * np.abs(average(g * xhat))
-        return np.abs(rstd) * (own + (np.abs(xhat) + of_xhat) * average(np.abs(g) * of_xhat))
+        xhat, g = e.xhat, e.dy * e.weight
+        own = of_xhat * np.abs(e.over(g * xhat))
+        return np.abs(e.rstd) * (own + (np.abs(xhat) + of_xhat) * e.over(np.abs(g) * of_xhat))
 
 
 class GateBounds(NamedTuple):
@@ -661,36 +610,24 @@ class GateBounds(NamedTuple):
     def _scale(self, sums: Any, before: Any, reset: Any) -> Any:
         return (1 + self.sums * np.abs(sums)) * (1 + np.abs(before)) * (1 + np.abs(reset))
 
-    def allowed_state(
-        self, exact: Any, sums: Any, before: Any, dtype: Any, reset: Any = 0.0
-    ) -> Any:
-        """Bound the error of a state, and of an activated gate. sums, before, reset: S, H and Q."""
-        error = self.state_ulp * unit_roundoff(dtype) * self._scale(sums, before, reset)
+    def allowed_state(self, exact: Any, dtype: Any, **scales: Any) -> Any:
+        """Bound the error of a state, and of an activated gate. scales: S, H and Q by name."""
+        error = self.state_ulp * unit_roundoff(dtype) * self._scale(**scales)
         return error + rounding(exact, dtype, error)
 
-    def _of_gradient(self, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any) -> Any:
-        scale = self._scale(sums, before, reset) * (1 + np.abs(before)) * (1 + np.abs(reset))
+    def _of_gradient(self, dtype: Any, returned: Any, **scales: Any) -> Any:
+        before, reset = np.abs(scales["before"]), np.abs(scales["reset"])
+        scale = self._scale(**scales) * (1 + before) * (1 + reset)
         return self.gradient_ulp * unit_roundoff(dtype) * scale * np.abs(returned)
 
-    def allowed_gradient(
-        self, exact: Any, sums: Any, before: Any, returned: Any, dtype: Any, reset: Any = 0.0
-    ) -> Any:
-        """Bound the error of the gradients of a gate and of the state before. returned: G."""
-        error = self._of_gradient(sums, before, returned, dtype, reset)
+    def allowed_gradient(self, exact: Any, dtype: Any, **scales: Any) -> Any:
+        """Bound the error of the gradients of a gate and of the state before. scales: G, too."""
+        error = self._of_gradient(dtype, **scales)
         return error + rounding(exact, dtype, error)
 
-    def allowed_dbias(
-        self,
-        exact: Any,
-        sums: Any,
-        before: Any,
-        returned: Any,
-        dtype: Any,
-        to: Any,
-        reset: Any = 0.0,
-    ) -> Any:
+    def allowed_dbias(self, exact: Any, dtype: Any, to: Any, **scales: Any) -> Any:
         """Bound the error of a bias's gradient; exact: the gradients of all rows (axis 0)."""
-        errors = self._of_gradient(sums, before, returned, dtype, reset) + 0.0 * np.abs(exact)
+        errors = self._of_gradient(dtype, **scales) + 0.0 * np.abs(exact)
         magnitudes = np.sum(np.abs(exact), 0)
         return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 
@@ -701,11 +638,6 @@ ROUGH_EXP = 32.0
 
 #: The error of a sum of these beside its largest, in u: one's, and that of all that are far.
 ROUGH_SUM = ROUGH_EXP + 16
-
-
-def _of_exponent(exponent: Any) -> Any:
-    """The relative error of a rough exponential, in u; None: it is not rough."""
-    return 0.0 if exponent is None else ROUGH_EXP + np.abs(exponent)
 
 
 def _times_log(share: Any) -> Any:
@@ -743,90 +675,27 @@ class SoftmaxBounds(NamedTuple):
     tree: float = 6
 
     def allowed(
-        self,
-        exact: Any,
-        z: Any,
-        count: int,
-        dtype: Any,
-        *,
-        rounds: bool,
-        capped: bool = False,
-        on_gpu: bool = False,
+        self, exact: Any, z: Any, count: int, dtype: Any, moved: float = 0, on_gpu: bool = False
     ) -> Any:
         """Bound the error of y.
 
-        z : largest |scale x| + |mask| of the row. rounds : it has a scale, a mask or a softcap,
-        which is `capped`. on_gpu : for 16-bit data on a GPU, which dtype need not tell: lse is
-        float32.
+        z : largest |scale x| + |mask| of the row. moved : 0 without a scale, a mask or a softcap.
+        on_gpu : for 16-bit data on a GPU, which dtype need not tell: lse is float32.
         """
         u, magnitude = unit_roundoff(dtype), np.abs(exact)
         each = count / self.lanes + 1 if _is_double(dtype) else 0.0
-        moved = self.moved_and_capped if capped else self.moved
-        shift = moved * u * np.asarray(z) if rounds else 0.0
-        in_dtype = computed_in(dtype)
+        shift = moved * u * np.asarray(z) if moved else 0.0
+        in_dtype, small = computed_in(dtype), np.minimum(magnitude, 1)
         if self.kind == "softmax":
             error = self.ulps * ulp(exact, in_dtype) + (shift + u * each) * magnitude
         else:
-            error = self.ulps * ulp(exact, in_dtype) + shift + u * each * np.minimum(magnitude, 1)
+            error = self.ulps * ulp(exact, in_dtype) + shift + u * each * small
         if self.kind == "logsumexp":
             error = np.maximum(error, self.absolute * u * (1 + each) + shift)
+            small = np.ones_like(magnitude)
         if on_gpu:
-            small = (
-                np.ones_like(magnitude) if self.kind == "logsumexp" else np.minimum(magnitude, 1)
-            )
             error = error + u * (self.rough * small + _times_log(small))
-        return error + (rounding(exact, dtype, error) if is_narrow(dtype) else _least(dtype))
-
-    def gradient(
-        self,
-        exact: Any,
-        scale: float,
-        count: int,
-        dtype: Any,
-        *,
-        factor: Any,
-        own: Any,
-        others: Any,
-        whole: Any,
-        exponent: Any = None,
-        over_cap: Any = None,
-        on_gpu: bool = False,
-    ) -> Any:
-        """Bound the error of dx = scale factor (dy - part of a sum) of softmax and log_softmax.
-
-        own, others : magnitudes of what an element has of dx, and of what the row's others have.
-        whole : magnitudes of the sum that is added up in double. exponent : y of log_softmax, where
-        it is rough. over_cap : |scale x| / softcap, if there is one, whose slope is in `factor`.
-        on_gpu : a thread adds up its elements by a tree in the type in which dtype is computed.
-        """
-        u = unit_roundoff(dtype)
-        constant = 4 if self.kind == "softmax" else 8
-        rough = _of_exponent(exponent)
-        size = constant * u * (own + others) + (rough + self.tree * on_gpu) * u * whole
-        size = size + (4 + count / self.lanes) * unit_roundoff(np.float64) * whole
-        error = np.abs(scale * factor) * size
-        if over_cap is not None:
-            error = error + (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
-        return error + rounding(exact, dtype, error) + _least(dtype)
-
-    def of_sinks(self, exact: Any, total: Any, count: int, dtype: Any, to: Any) -> Any:
-        """Bound the error of dsink, of the dtype `to`: a sum in double, rounded once.
-
-        total : sum of the magnitudes of share dy y. count : elements of a row.
-        """
-        each = count / self.lanes if _is_double(dtype) else 0.0
-        error = ((4 + each) * unit_roundoff(dtype) + 2.0**-46) * total
-        return error + rounding(exact, to, error) + _least(to)
-
-    def through_lse(self, exact: Any, z: Any, dtype: Any, exponent: Any = None) -> Any:
-        """Bound dx of logsumexp, for lse + rest as saved. exponent: z - lse where it is rough.
-
-        Without a scale and a mask lse + rest is within `absolute` u, at any lse (float64: n / lanes
-        more): that many more u of dx are dx's beside the exact one.
-        """
-        rough = _of_exponent(exponent)
-        error = (8 + np.abs(z) + rough) * unit_roundoff(dtype) * np.abs(exact)
-        return error + rounding(exact, dtype, error) + _least(dtype)
+        return error + (rounding(exact, dtype, error) if is_narrow(dtype) else least(dtype))
 
 
 class CrossEntropyBounds(NamedTuple):
@@ -846,14 +715,7 @@ class CrossEntropyBounds(NamedTuple):
     rough: float = ROUGH_SUM
 
     def allowed(
-        self,
-        exact: Any,
-        magnitude: Any,
-        count: int,
-        dtype: Any,
-        *,
-        rows: int = 1,
-        on_gpu: bool = False,
+        self, exact: Any, magnitude: Any, count: int, dtype: Any, rows: int, on_gpu: bool
     ) -> Any:
         """Bound the error of a loss.
 
@@ -866,17 +728,4 @@ class CrossEntropyBounds(NamedTuple):
         if on_gpu:
             rough = self.rough * size + _times_log(np.minimum(size, 1))
             error = error + unit_roundoff(dtype) * rough
-        return error + rounding(exact, dtype, error) + _least(dtype)
-
-    def gradient(
-        self, exact: Any, magnitude: Any, count: int, dtype: Any, exponent: Any = None
-    ) -> Any:
-        """Bound the error of dlogits.
-
-        magnitude : |g| (p sum t w + t w), of a target that is one class as above. exponent :
-        logits - lse where it is rough.
-        """
-        each = count / self.lanes if _is_double(dtype) else 0.0
-        rough = _of_exponent(exponent)
-        error = (self.constant + each + rough) * unit_roundoff(dtype) * np.abs(magnitude)
-        return error + rounding(exact, dtype, error) + _least(dtype)
+        return with_rounding(exact, dtype, error)

@@ -8,14 +8,14 @@ computed as sums with weights are, of another term.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _cpu
 from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
 from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.op import Kernels, P, R, called_as, declared, float32_under_autocast, records
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Outs, Stream
@@ -50,7 +50,7 @@ ValueError
 class Divergence(CachedOp[P, R]):
     """A divergence of two arrays of log-probabilities, and backward.
 
-    pair : the number of its term.
+    pair : the number of its term, which is given by its name in src/common/reductions/pairs.h.
     """
 
     family = "divergences"
@@ -125,13 +125,8 @@ class Divergence(CachedOp[P, R]):
             weighted_gradient(now, of_second, of_weights=True, **given)
 
 
-def divergence(pair: str) -> Callable[[Callable[P, R]], Divergence[P, R]]:
-    """The divergence that a function declares; pair: its term, of src/common/reductions/pairs.h."""
-    return lambda function: register(Divergence(function, pair))
-
-
 @float32_under_autocast("cpu", "cuda")
-@divergence("kl")
+@declared(Divergence, "kl")
 def kl_div(
     log_q: A,
     log_p: A,
@@ -189,17 +184,9 @@ def kl_div(
     """
 
 
-@divergence("js")
-def js_div(
-    log_q: A,
-    log_p: A,
-    /,
-    axis: int | tuple[int, ...] = -1,
-    *,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(Divergence, "js")
+@called_as(kl_div)
+def js_div() -> None:
     """Jensen-Shannon divergence of log-probabilities, a number a row.
 
     ``y = (kl_div(log_m, log_p) + kl_div(log_m, log_q)) / 2`` of the mean m = (p + q) / 2: the
@@ -242,7 +229,3 @@ def js_div(
     >>> fa.js_div.backward(1.0, *saved)[0]
     array([ 0.0719..., -0.0557...])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

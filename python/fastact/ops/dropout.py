@@ -7,14 +7,14 @@ and the oracle's in `check/reference.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from ..interop import validate
 from .bounds import DropoutBounds
 from .engine import axes
 from .engine.entry import Arg
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Stream
 
@@ -83,8 +83,7 @@ class DropoutOp(CachedOp[P, R]):
         now.run("dropout", x=now.views["dy"], residual=None, y=now.view("dx"))
 
 
-@register
-@DropoutOp
+@declared(DropoutOp)
 def dropout(
     x: A,
     /,
@@ -160,7 +159,3 @@ def dropout(
     >>> fa.dropout.backward(np.ones(6), *saved, 0.5, seed=3)
     array([2., 0., 2., 2., 0., 2.])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

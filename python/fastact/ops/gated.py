@@ -1,16 +1,15 @@
 """Gated activations: the activation of one array, times another one, in one pass.
 
-Each is declared by a function: signature, defaults and its own documentation; `@gated_op` makes the
-op. The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
+Each is declared by a function: signature, defaults and its own documentation; `declared`
+makes the op. The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from inspect import signature
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from .._cpu import View
 from ..interop import validate
@@ -22,7 +21,7 @@ from .engine.elementwise import Elementwise
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
 from .engine.fused import activation_op, activations
-from .engine.op import P, R, names_of_ops, register
+from .engine.op import P, R, declared
 from .engine.quantized import Quantizes
 from .engine.reductions import GRADIENT_SUM_BOUNDS
 from .engine.served import CachedOp
@@ -104,13 +103,14 @@ rounded, and then to 16 bits. The bits do not depend on the number of threads.
 class GatedOp(Quantizes, CachedOp[P, R]):
     """A gated activation, and backward.
 
+    choose : the activation, by the options; without it these name it.
     packed : a and b are the halves of one array.
     """
 
     family = "gated"
     bounds = GATED_BOUNDS
 
-    def __init__(self, function: Callable[P, R], choose: Choose | None) -> None:
+    def __init__(self, function: Callable[P, R], choose: Choose | None = None) -> None:
         call = self._declare(function)
         self._choose = choose
         self._arrays = arrays = positional(call)
@@ -209,7 +209,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
-        options.limit = _limit(where, options.limit)
+        options.limit = validate.above_zero(where, "limit", options.limit, math.inf)
         if self._choose is not None:
             op = self._choose(where, options)
             options.which, options.parameters = op.native(where, options)
@@ -256,16 +256,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         }
 
 
-def _limit(where: str, limit: Any) -> float:
-    """Read the number that holds a and b, which is above zero, or none."""
-    if limit is None:
-        return math.inf
-    found = validate.number(where, "limit", limit)
-    if found <= 0:
-        raise ValueError(f"{where}: limit must be above zero or None, got {found!r}")
-    return found
-
-
 class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
     """A gated activation of two arrays: element by element, where it has no bias."""
 
@@ -274,27 +264,12 @@ class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
         return kwargs.get("bias") is None and super().is_ufuncs(args, kwargs)
 
 
-def gated_op(choose: Choose | None = None) -> Callable[[Callable[P, R]], GatedOp[P, R]]:
-    """The gated activation that a function declares.
-
-    Its arrays by position alone are x, which is packed, or a and b.
-
-    choose : the activation, by the options; without it these name it.
-    """
-
-    def declare(function: Callable[P, R]) -> GatedOp[P, R]:
-        is_packed = len(positional(signature(function))) == 1
-        return register((GatedOp if is_packed else GatedOfTwo)(function, choose))
-
-    return declare
-
-
 def _silu(where: str, options: Any) -> Any:
     is_silu = validate.number(where, "alpha", options.alpha) == 1
     return _activations.silu if is_silu else _activations.quick_gelu
 
 
-@gated_op()
+@declared(GatedOp)
 def glu(
     x: A,
     /,
@@ -359,7 +334,7 @@ def glu(
     """
 
 
-@gated_op()
+@declared(GatedOfTwo)
 def gated(
     a: A,
     b: ArrayOrNumber,
@@ -397,7 +372,7 @@ def gated(
     """
 
 
-@gated_op(_silu)
+@declared(GatedOfTwo, _silu)
 def swiglu(
     a: A,
     b: ArrayOrNumber,
@@ -441,7 +416,7 @@ def swiglu(
     """
 
 
-@gated_op(lambda where, options: _activations.gelu)
+@declared(GatedOfTwo, lambda where, options: _activations.gelu)
 def geglu(
     a: A,
     b: ArrayOrNumber,
@@ -482,7 +457,7 @@ def geglu(
     """
 
 
-@gated_op(lambda where, options: _activations.relu)
+@declared(GatedOfTwo, lambda where, options: _activations.relu)
 def reglu(
     a: A,
     b: ArrayOrNumber,
@@ -515,7 +490,3 @@ def reglu(
     >>> da
     array([0., 0., 3.])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

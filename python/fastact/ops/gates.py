@@ -3,16 +3,15 @@
 `lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
-Each is declared by a function: signature, defaults and its own documentation; `@gates` adds the
-rest and makes the op. The formulas stand in `src/common/gates/`, the oracle in
-`check/expected/gates.py`.
+Each is declared by a function: signature, defaults and its own documentation; `declared` adds
+the rest. The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 from .. import _cpu
 from .._cpu import View
@@ -20,7 +19,7 @@ from ..interop import validate
 from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, names_of_ops, register
+from .engine.op import Kernels, P, R, called_as, declared
 from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -57,28 +56,13 @@ class GateOptions(StepOptions, total=False):
 
 
 class GateShapes(NamedTuple):
-    """The shapes of a step: the batch's axes, a state's length, the gates of packed arrays."""
+    """The shapes of a step."""
 
-    batch: Shape
-    columns: int
-    gates: int
-    saved: int
-
-    @property
-    def state(self) -> Shape:
-        return (*self.batch, self.columns)
-
-    @property
-    def packed(self) -> Shape:
-        return (*self.batch, self.gates * self.columns)
-
-    @property
-    def kept(self) -> Shape:
-        return (*self.batch, self.saved * self.columns)
-
-    @property
-    def row(self) -> Shape:
-        return (self.gates * self.columns,)
+    batch: Shape  # without the last axis
+    state: Shape
+    packed: Shape  # of packed gates
+    kept: Shape  # of what `forward` saves in place of the gates
+    row: Shape  # of a bias
 
 
 #: Words that the docstrings of all gates share.
@@ -129,8 +113,14 @@ rounding to the dtype.
 class Gates(CachedOp[P, R]):
     """A step of a recurrent layer behind its matrix products, and its gradients.
 
-    letters : the gates of a packed array, in the order in which they lie there by default.
-    kept : what `forward` saves in place of the gates, packed too; q is what a reset gate scales.
+    Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
+
+    kind : of the native gates (src/common/gates).
+    results : the names of what the op gives.
+    letters : the gates of a packed array, in the order in which they lie there by default; by
+    default the option `order`'s.
+    kept : what `forward` saves in place of the gates, packed too, by default these; q is what a
+    reset gate scales.
     state : the name of the state before the step.
     takes_recurrent : the recurrent projection is an array by position, with a gradient of its own,
         for a gate works on it; else it is an option, which is added to the gates.
@@ -143,9 +133,9 @@ class Gates(CachedOp[P, R]):
         self,
         function: Callable[P, R],
         kind: str,
-        letters: str,
-        kept: str,
         results: tuple[str, ...],
+        letters: str = "",
+        kept: str = "",
     ) -> None:
         call = self._declare(function)
         self.kind = _cpu.GATE_KINDS.index(kind)
@@ -359,22 +349,9 @@ class Gates(CachedOp[P, R]):
                 f"{call.where}: gates must have a last axis of {count} gates of one length, got "
                 f"shape {shape}"
             )
-        return GateShapes(tuple(shape[:-1]), shape[-1] // count, self.count, len(self.kept))
-
-
-def gates(
-    *, kind: str, results: tuple[str, ...], letters: str = "", kept: str = ""
-) -> Callable[[Callable[P, R]], Gates[P, R]]:
-    """Make the op of gates that a function declares; their formulas are in src/common/gates.
-
-    Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
-
-    kind : of the native gates.
-    letters, kept : as `Gates` has them; by default the letters are the option `order`'s, and the
-    gates are kept.
-    results : the names of what the op gives.
-    """
-    return lambda function: register(Gates(function, kind, letters, kept, results))
+        batch, columns = tuple(shape[:-1]), shape[-1] // count
+        state, packed, kept = ((*batch, n * columns) for n in (1, self.count, len(self.kept)))
+        return GateShapes(batch, state, packed, kept, (self.count * columns,))
 
 
 def _rows_in_order(packed: View) -> bool:
@@ -383,7 +360,7 @@ def _rows_in_order(packed: View) -> bool:
     return steps == sorted(steps, reverse=True)
 
 
-@gates(kind="lstm", results=("h", "c"))
+@declared(Gates, kind="lstm", results=("h", "c"))
 def lstm_gates(
     gates: A,
     c_prev: ArrayOrNumber,
@@ -452,7 +429,7 @@ def lstm_gates(
     """
 
 
-@gates(kind="gru", letters="rzn", kept="rznq", results=("h",))
+@declared(Gates, kind="gru", letters="rzn", kept="rznq", results=("h",))
 def gru_gates(
     gates: A,
     recurrent: Array,
@@ -518,7 +495,7 @@ def gru_gates(
     """
 
 
-@gates(kind="reset", letters="r", results=("y",))
+@declared(Gates, kind="reset", letters="r", results=("y",))
 def gru_reset(
     gates: A,
     h_prev: ArrayOrNumber,
@@ -573,18 +550,9 @@ def gru_reset(
     """
 
 
-@gates(kind="blend", letters="zn", results=("h",))
-def gru_blend(
-    gates: A,
-    h_prev: ArrayOrNumber,
-    /,
-    *,
-    recurrent: Array | None = None,
-    bias: Array | None = None,
-    recurrent_bias: Array | None = None,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(Gates, kind="blend", letters="zn", results=("h",))
+@called_as(gru_reset)
+def gru_blend() -> None:
     """Second half of a GRU whose reset gate works before the matrix product.
 
     ``h = (1 - z) * n + z * h_prev`` with ``z = sigmoid(a)``, ``n = tanh(b)`` and
@@ -630,7 +598,3 @@ def gru_blend(
     >>> dgates, dh_prev
     (array([[0.75, 0.5 ]]), array([[0.5]]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -1,9 +1,9 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and its own documentation. `@norm` adds which
-elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and its
-parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have one
-mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
+Each is declared by a function: signature, defaults and its own documentation. `declared` adds
+which elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and
+its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have
+one mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
 `check/reference.py`.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
 
 from .. import _cpu
 from .._cpu import ROW_NORMS, View
@@ -24,7 +24,7 @@ from .dropout import DropoutOp
 from .engine import axes
 from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
@@ -57,20 +57,15 @@ class Rows(NamedTuple):
     """The normalization rows of a call: which elements share statistics, and which parameters.
 
     It holds what the kernels have to know of them, and the shapes that other arrays must have.
-
-    shape : of x. cut : the channel axis, and into how many groups it is cut; None: no axis is.
-    axes : those along which a row runs, after that. of_parameter : those that a parameter has.
-    statistics, parameter : the shapes of mean and rstd, and of weight and bias.
-    centred : a mean is subtracted, as far as `rows_of` tells.
     """
 
-    shape: Shape
-    axes: Shape
-    of_parameter: Shape
-    statistics: Shape
-    parameter: Shape
-    cut: tuple[int, int] | None = None
-    centred: bool = False
+    shape: Shape  # of x
+    axes: Shape  # those along which a row runs, after the cut
+    of_parameter: Shape  # those that a parameter has
+    statistics: Shape  # the shape of mean and rstd
+    parameter: Shape  # the shape of weight and bias
+    cut: tuple[int, int] | None = None  # the channel axis, and into how many groups it is cut
+    centred: bool = False  # a mean is subtracted, as far as `rows_of` tells
 
     @property
     def ndim(self) -> int:
@@ -332,29 +327,23 @@ _FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for f
 class Part(NamedTuple):
     """A thing that a norm does besides normalising x, and the arguments and outputs that it adds.
 
-    front : the array beside x that it takes in front. results : what the call gives besides y.
-    saves : data besides x that `forward` saves. stands_for : saved arguments in whose place
-    results are saved.
-    gradients : what `backward` gives after dx. incoming : gradients of results by keyword, with
-    their defaults.
     args, outs, names, checks : as an op declares them.
-    reads : makes of a call's options what kernels are told.
-    out, note : what docstrings say of `out` and of what is returned, and besides.
     """
 
-    front: str = ""
-    results: tuple[str, ...] = ()
-    saves: tuple[str, ...] = ()
-    stands_for: Mapping[str, str] = records()
-    gradients: tuple[str, ...] = ()
-    incoming: Mapping[str, Any] = records()
+    front: str = ""  # the array beside x that it takes in front
+    results: tuple[str, ...] = ()  # what the call gives besides y
+    saves: tuple[str, ...] = ()  # data besides x that `forward` saves
+    stands_for: Mapping[str, str] = records()  # saved arguments in whose place results are saved
+    gradients: tuple[str, ...] = ()  # what `backward` gives after dx
+    incoming: Mapping[str, Any] = records()  # gradients of results by keyword, with their defaults
     args: Mapping[str, Arg] = records()
     outs: Mapping[str, Output] = records()
     names: Mapping[str, str] = records()
     checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
+    #: Makes of a call's options what kernels are told.
     reads: Callable[[str, SimpleNamespace], None] | None = None
-    out: str = ""
-    note: str = ""
+    out: str = ""  # what docstrings say of `out` and of what is returned
+    note: str = ""  # what they say besides
 
 
 #: It normalises the sum of x and a residual, and returns the sum.
@@ -430,7 +419,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         function: Callable[P, R],
         over: Callable[[Call, SimpleNamespace], Rows],
         kind: str,
-        parts: Sequence[Part],
+        *parts: Part,
     ) -> None:
         call = self._declare(function)
         self._over, self.kind, self.parts = over, kind, parts
@@ -566,18 +555,8 @@ class NormOp(Quantizes, CachedOp[P, R]):
                 part.reads(entry.where, options)
 
 
-def norm(
-    over: Callable[[Call, SimpleNamespace], Rows], kind: str, *parts: Part
-) -> Callable[[Callable[P, R]], NormOp[P, R]]:
-    """Make the norm that a function declares; the formulas are in src/common/norms.
-
-    over : what its normalization rows are. kind, parts : as `NormOp` has them.
-    """
-    return lambda function: register(NormOp(function, over, kind, parts))
-
-
 @float32_under_autocast("cuda")
-@norm(named_axes, "CentredNorm")
+@declared(NormOp, named_axes, "CentredNorm")
 def layer_norm(
     x: A,
     /,
@@ -619,7 +598,7 @@ def layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "RmsNorm", CASTING)
+@declared(NormOp, named_axes, "RmsNorm", CASTING)
 def rms_norm(
     x: A,
     /,
@@ -664,7 +643,7 @@ def rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "CentredNorm", RESIDUAL)
+@declared(NormOp, named_axes, "CentredNorm", RESIDUAL)
 def add_layer_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -702,7 +681,7 @@ def add_layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "RmsNorm", RESIDUAL, CASTING)
+@declared(NormOp, named_axes, "RmsNorm", RESIDUAL, CASTING)
 def add_rms_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -748,7 +727,7 @@ def add_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "CentredNorm", DROPPED_RESIDUAL)
+@declared(NormOp, named_axes, "CentredNorm", DROPPED_RESIDUAL)
 def dropout_add_layer_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -804,7 +783,7 @@ def dropout_add_layer_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(named_axes, "RmsNorm", DROPPED_RESIDUAL, CASTING)
+@declared(NormOp, named_axes, "RmsNorm", DROPPED_RESIDUAL, CASTING)
 def dropout_add_rms_norm(
     x: A,
     residual: ArrayOrNumber,
@@ -849,7 +828,7 @@ def dropout_add_rms_norm(
     """
 
 
-@norm(named_axes, "L2Norm")
+@declared(NormOp, named_axes, "L2Norm")
 def l2_normalize(
     x: A,
     /,
@@ -912,7 +891,7 @@ def l2_normalize(
     """
 
 
-@norm(gated_groups, "RmsNorm", GATE, CASTING)
+@declared(NormOp, gated_groups, "RmsNorm", GATE, CASTING)
 def gated_rms_norm(
     x: A,
     gate: ArrayOrNumber,
@@ -971,7 +950,7 @@ def gated_rms_norm(
 
 
 @float32_under_autocast("cuda")
-@norm(groups_of_channels, "CentredNorm")
+@declared(NormOp, groups_of_channels, "CentredNorm")
 def group_norm(
     x: A,
     /,
@@ -1026,7 +1005,7 @@ def group_norm(
     """
 
 
-@norm(single_channels, "CentredNorm")
+@declared(NormOp, single_channels, "CentredNorm")
 def instance_norm(
     x: A,
     /,
@@ -1074,7 +1053,3 @@ def instance_norm(
     >>> dweight, dbias
     (array([-1.,  1.]), array([1., 1.]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

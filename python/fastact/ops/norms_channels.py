@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ..interop import validate
 from ..interop.call import Call
@@ -19,7 +19,7 @@ from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, Traits, names_of_ops, records, register
+from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .norms import STATISTICS, WEIGHTS, Rows
@@ -88,10 +88,7 @@ whether channels come last in memory.
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
-    """A norm whose statistics and parameters have one value a channel.
-
-    axis_name : of the option that says which axis the channels are.
-    """
+    """A norm whose statistics and parameters have one value a channel."""
 
     family = "norms"
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
@@ -109,7 +106,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         {"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"},
         {"training": False, "count": 1.0},
     )
-    axis_name: str
+    axis_name: str  # of the option that says which axis the channels are
     computes_alone = False  # of what it notes of the channels a thread would need its own
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Channels:
@@ -427,8 +424,7 @@ def _momentum(where: str, options: SimpleNamespace) -> float:
     return momentum
 
 
-@register
-@BatchNormOp
+@declared(BatchNormOp)
 def batch_norm(
     x: A,
     /,
@@ -507,8 +503,7 @@ def batch_norm(
     """
 
 
-@register
-@NormApply
+@declared(NormApply)
 def norm_apply(
     x: A,
     /,
@@ -565,7 +560,3 @@ def norm_apply(
     array([[1. , 0.5],
            [1. , 0.5]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
@@ -18,7 +18,7 @@ from .bounds import ParametricBounds
 from .engine import axes
 from .engine.entry import Arg, positional, signature_of
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, names_of_ops, register
+from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
 from .types import A, Array, Out, Outs, Stream
 
@@ -121,12 +121,7 @@ class ParametricOp(CachedOp[P, R]):
         now.run("bias_act_backward", residual=None, parameters=(), accumulate_dbias=adds)
 
 
-def parametric(bounds: ParametricBounds) -> Callable[[Callable[P, R]], ParametricOp[P, R]]:
-    """The parametric activation that a function declares."""
-    return lambda function: register(ParametricOp(function, bounds))
-
-
-@parametric(ParametricBounds(value=1, by_x=0, by_parameter=0))
+@declared(ParametricOp, ParametricBounds(value=1, by_x=0, by_parameter=0))
 def prelu(
     x: A,
     weight: Array,
@@ -188,7 +183,7 @@ def prelu(
     """
 
 
-@parametric(ParametricBounds(value=5, by_x=8, by_parameter=10))
+@declared(ParametricOp, ParametricBounds(value=5, by_x=8, by_parameter=10))
 def snake(
     x: A,
     alpha: Array,
@@ -249,7 +244,3 @@ def snake(
     >>> fa.snake.backward(np.ones(2), *saved)
     (array([1.9092..., 0.2431...]), array([-0.5348...]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

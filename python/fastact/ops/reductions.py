@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _cpu
 from .._cpu import View
@@ -26,21 +26,20 @@ from .engine.op import (
     P,
     R,
     Traits,
+    declared,
     float32_under_autocast,
-    names_of_ops,
     records,
-    register,
 )
 from .engine.reductions import (
     INTEGERS,
     TEXTS,
     AxisSum,
     OverOf,
+    PlainSum,
     fill,
     is_weighted,
     over_x,
     reduce_moments,
-    reduction,
     spread_gradient,
     weighted_gradient,
 )
@@ -68,17 +67,12 @@ _SPREADS = ("m2", "var", "std")
 
 
 class StatisticsOp(CachedOp[P, R]):
-    """Statistics over some axes: `results` are "sum", "mean", "var", "std", "m2", or two of them.
-
-    summed : the number of a term whose sum it is, or (the mean) the sum over n.
-    skips : elements that are NaN are left out; `skipna` says it of a call.
-    warning : what NumPy warns of.
-    """
+    """Statistics over axes: `results` are "sum", "mean", "var", "std", "m2", or two of them."""
 
     traits = Traits(integers=INTEGERS)
-    skips = False
-    summed: int | None = None
-    warning: str | None = None
+    skips = False  # elements that are NaN are left out; `skipna` says it of a call
+    summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n
+    warning: str | None = None  # what NumPy warns of
     args = records(
         dy=Arg(validate.OF_RESULT, "shape", may_be_out=False),
         where=Arg(shape="whole"),
@@ -549,7 +543,7 @@ class SquareSum(TermSum[P, R]):
 
 
 @float32_under_autocast("cuda")
-@reduction(over_axes)
+@declared(PlainSum, over_axes)
 def sum(
     x: A,
     /,
@@ -621,8 +615,7 @@ def sum(
     """
 
 
-@register
-@SquareSum
+@declared(SquareSum)
 def sum_squares(
     x: A,
     /,
@@ -677,8 +670,7 @@ def sum_squares(
     """
 
 
-@register
-@MeanVar
+@declared(MeanVar)
 def mean_var(
     x: A,
     /,
@@ -748,8 +740,7 @@ def mean_var(
     """
 
 
-@register
-@MomentsOp
+@declared(MomentsOp)
 def moments(
     x: Array,
     /,
@@ -827,7 +818,3 @@ def moments(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

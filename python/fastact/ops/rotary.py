@@ -1,6 +1,6 @@
 """Rotary position embeddings: the elements of queries and keys, turned in pairs.
 
-Declared by a function: signature, defaults and its own documentation; `@rotary_op` makes the op.
+Declared by a function: signature, defaults and its own documentation; `declared` makes the op.
 The formula stands in `src/common/rotary/`, the oracle in `check/expected/rotary.py`.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import Signature
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
@@ -20,8 +21,8 @@ from .engine import axes
 from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
-from .engine.op import Kernels, P, R, names_of_ops, records, register
-from .engine.parts import Part, Parts, cut, part_of
+from .engine.op import Kernels, P, R, declared, records
+from .engine.parts import Part, Parts, cut, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
 from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
@@ -32,20 +33,14 @@ _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 
 
 class Pairs(NamedTuple):
-    """The places of the pairs of an array.
+    """The places of the pairs of an array."""
 
-    axis : as a number from 0 on. length : of pairs along it. each : the shape of a, and of b.
-    rows : all axes but that one, to which positions broadcast.
-    pairs : to which cos and sin broadcast: `each`, or with positions the shape of the table.
-    angles : cos, sin and positions as they were given.
-    """
-
-    axis: int
-    length: int
-    each: tuple[int, ...]
-    rows: tuple[int, ...]
-    pairs: tuple[int, ...]
-    angles: tuple[Any, Any, Any]
+    axis: int  # as a number from 0 on
+    length: int  # of pairs along it
+    each: tuple[int, ...]  # the shape of a, and of b
+    rows: tuple[int, ...]  # all axes but that one, to which positions broadcast
+    pairs: tuple[int, ...]  # to which cos and sin broadcast: `each`, or the shape of the table
+    angles: tuple[Any, Any, Any]  # cos, sin and positions as they were given
 
     def parts(self, view: View, interleaved: bool) -> tuple[View, View, View]:
         """Cut a view into its a, its b, and the elements that stay as they are."""
@@ -269,9 +264,8 @@ class Rotary(Turning[P, R]):
         return super()._recorder(args, kwargs)
 
 
-#: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
-#: threads has some, unless there are fewer than are worth a thread.
-_PART, _PART_OF_GPU, _FEWEST = 1 << 15, 1 << 23, 1 << 13
+#: Elements of a part of a thread of the CPU, at most.
+_PART = 1 << 15
 
 
 class NormedPairs(NamedTuple):
@@ -357,10 +351,7 @@ class NormRotary(Turning[P, R]):
             if of.length:
                 self._turn(now, of, _angles_of(angles, part), into, into, turns_back=False)
 
-        threads, most = 1, _PART_OF_GPU
-        if not now.call.is_on_gpu:
-            threads = _cpu.get_thread_limit()
-            most = min(_PART, max(x.size // threads, _FEWEST))
+        threads, most = threads_of(now.call, x.size, _PART)
         order = [axis for axis in x.order if axis != of.axis]
         for some in cut(x.shape, order, most)[1] if x.size else [Parts({})]:
             now.call.repeat(partial(some.of, work), some.number, threads)
@@ -427,27 +418,7 @@ def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View 
     }
 
 
-def _rotary_of_two(
-    q: A,
-    k: A,
-    /,
-    cos: Array,
-    sin: Array,
-    *,
-    axis: int = -1,
-    interleaved: bool = False,
-    positions: Array | None = None,
-    out: Outs[A] = None,
-    stream: Stream = None,
-) -> tuple[A, A]:
-    raise NotImplementedError  # it declares alone
-
-
-_rotary_of_two.__name__ = "rotary"
-
-
-@register
-@Rotary
+@declared(Rotary)
 def rotary(
     x: A,
     /,
@@ -530,11 +501,23 @@ def rotary(
     """
 
 
-rotary.several = Rotary(_rotary_of_two)
+def _of_two(op: Rotary[P, R]) -> Rotary[..., Any]:
+    """The same of two arrays."""
+
+    def function(*args: Any) -> Any:
+        raise NotImplementedError  # it declares alone
+
+    x, *others = op.__signature__.parameters.values()
+    declared: Any = function
+    declared.__name__ = op.name
+    declared.__signature__ = Signature([x.replace(name="q"), x.replace(name="k"), *others])
+    return Rotary(declared)
 
 
-@register
-@NormRotary
+rotary.several = _of_two(rotary)
+
+
+@declared(NormRotary)
 def rms_norm_rotary(
     x: A,
     /,
@@ -616,7 +599,3 @@ def rms_norm_rotary(
     >>> fa.rms_norm_rotary.backward(np.array([1.0, 0.0]), *saved)
     (array([ 0.2172..., -0.1629...]), array([ 0.5091..., -0.9050...]))
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the imports
-    __all__ = names_of_ops(globals())

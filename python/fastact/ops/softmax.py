@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
@@ -20,7 +20,7 @@ from .engine import axes
 from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
-from .engine.op import Kernels, P, R, float32_under_autocast, names_of_ops, records, register
+from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import IDENTITY, add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
@@ -71,6 +71,7 @@ class RowFunction(CachedOp[P, R]):
     """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     family = "softmax"
+    makes: Mapping[str, Any] = records()  # what entry points make besides, for `_enter_points`
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
@@ -78,14 +79,10 @@ class RowFunction(CachedOp[P, R]):
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        self._enter_points(**self._counts())
+        self._enter_points(**self.makes)
 
     def _texts(self) -> str:
         return _TEXTS
-
-    def _counts(self) -> dict[str, Any]:
-        """Tell what entry points make besides, as `_enter_points` takes it."""
-        return {}
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
@@ -97,14 +94,11 @@ class RowFunction(CachedOp[P, R]):
 
 
 class WithSinks(NamedTuple):
-    """Rows along some axes, and sinks, which repeat to one a row.
+    """Rows along some axes, and sinks, which repeat to one a row."""
 
-    axes : those along which a row lies. rows : the shape without them. sink : the sinks' own.
-    """
-
-    axes: tuple[int, ...]
-    rows: tuple[int, ...]
-    sink: tuple[int, ...] = ()
+    axes: tuple[int, ...]  # those along which a row lies
+    rows: tuple[int, ...]  # the shape without them
+    sink: tuple[int, ...] = ()  # the shape of the sinks
 
     def seen_rows(self, view: View) -> View:
         """Give a number a row as many axes as x has."""
@@ -136,6 +130,7 @@ class ByValue(RowFunction[P, R]):
 class SoftmaxOp(ByValue[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
+    makes = records(extra=1, unasked=1)
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
     args = records(
@@ -147,9 +142,6 @@ class SoftmaxOp(ByValue[P, R]):
         share=Output(shape="rows", dtype=COMPUTED),
         dsink=Output("sink", shape="sink"),
     )
-
-    def _counts(self) -> dict[str, Any]:
-        return {"extra": 1, "unasked": 1}
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         makes = entry == "forward" and getattr(options, "sink", None) is not None
@@ -164,7 +156,7 @@ class SoftmaxOp(ByValue[P, R]):
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
-        options.softcap = _softcap(where, options.softcap)
+        options.softcap = validate.above_zero(where, "softcap", options.softcap, 0.0)
         has_sink = options.sink is not None
         if entry.is_backward:
             if has_sink != (options.share is not None):
@@ -274,19 +266,10 @@ class LogSoftmaxOp(ByValue[P, R]):
         """
 
 
-def _softcap(where: str, softcap: Any) -> float:
-    """The option as kernels know it: 0 for None."""
-    if softcap is None:
-        return 0.0
-    found = validate.number(where, "softcap", softcap)
-    if found <= 0:
-        raise ValueError(f"{where}: softcap must be above zero or None, got {found!r}")
-    return found
-
-
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
+    makes = records(besides=("lse", "rest"))
     saves = ("x", "mask", "lse", "rest")
     outs = records(
         y=Output(shape="shape"),
@@ -298,9 +281,6 @@ class LogSumExp(RowFunction[P, R]):
         dy=Arg(shape="shape", may_be_out=False),
     )
     kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
-
-    def _counts(self) -> dict[str, Any]:
-        return {"besides": ("lse", "rest")}
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Over:
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
@@ -345,19 +325,16 @@ class LogSumExp(RowFunction[P, R]):
 
 
 class LossPlan(NamedTuple):
-    """The options of a call of a loss, understood, and the shapes that follow from them.
-
-    losses, of_loss : of one loss a row, and of the result. is_one : the result is one number.
-    """
+    """The options of a call of a loss, understood, and the shapes that follow from them."""
 
     axis: int
     ignore_index: int
     label_smoothing: float
     z_loss: float
     reduction: int
-    is_one: bool
-    losses: tuple[int, ...]
-    of_loss: tuple[int, ...]
+    is_one: bool  # the result is one number
+    losses: tuple[int, ...]  # the shape of one loss a row
+    of_loss: tuple[int, ...]  # the shape of the result
     one: tuple[int, ...] = ()
 
     def seen_losses(self, view: View) -> View:
@@ -532,8 +509,7 @@ class CrossEntropy(CachedOp[P, R]):
 
 
 @float32_under_autocast("cuda")
-@register
-@SoftmaxOp
+@declared(SoftmaxOp)
 def softmax(
     x: A,
     /,
@@ -619,8 +595,7 @@ def softmax(
 
 
 @float32_under_autocast("cuda")
-@register
-@LogSoftmaxOp
+@declared(LogSoftmaxOp)
 def log_softmax(
     x: A,
     /,
@@ -678,8 +653,7 @@ def log_softmax(
 
 
 @float32_under_autocast("cuda")
-@register
-@LogSumExp
+@declared(LogSumExp)
 def logsumexp(
     x: A,
     /,
@@ -749,8 +723,7 @@ def logsumexp(
 
 
 @float32_under_autocast("cpu", "cuda")
-@register
-@CrossEntropy
+@declared(CrossEntropy)
 def cross_entropy(
     logits: A,
     target: Array,
@@ -843,7 +816,3 @@ def cross_entropy(
     array([[-0.0596...,  0.0596...],
            [ 0.25      , -0.25      ]])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the imports
-    __all__ = names_of_ops(globals())

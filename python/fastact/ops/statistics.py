@@ -7,12 +7,13 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from . import reductions
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
-from .engine.op import P, R, Traits, names_of_ops, records, register
+from .engine.op import P, R, Traits, called_as, declared, records
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
@@ -117,7 +118,7 @@ class AxisStatistic(StatisticsOp[P, R]):
     family = "statistics"
     traits = Traits(reads_whole=True, integers=INTEGERS)
 
-    def __init__(self, function: Callable[P, R], of: str, skips: bool) -> None:
+    def __init__(self, function: Callable[P, R], of: str, *, skips: bool = False) -> None:
         call = self._declare(function)
         self.of, self.skips, self.warning = of, skips, _KINDS[of].warning
         self.term = (VALID if skips else IDENTITY) if of == "sum" else None
@@ -198,7 +199,7 @@ class Average(AxisStatistic[P, R]):
     traits = AxisStatistic.traits._replace(unrecorded=("returned",))
 
     def __init__(self, function: Callable[P, R]) -> None:
-        super().__init__(function, "mean", False)
+        super().__init__(function, "mean")
 
     def _takes_weights(self, now: Execution) -> bool:
         return True
@@ -262,12 +263,7 @@ class Average(AxisStatistic[P, R]):
             add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
 
 
-def statistic(of: str, *, skips: bool = False) -> Callable[[Callable[P, R]], AxisStatistic[P, R]]:
-    """The statistic over axes that a function declares."""
-    return lambda function: register(AxisStatistic(function, of, skips))
-
-
-@statistic("mean")
+@declared(AxisStatistic, "mean")
 def mean(
     x: A,
     /,
@@ -301,8 +297,7 @@ def mean(
     """
 
 
-@register
-@Average
+@declared(Average)
 def average(
     x: A,
     /,
@@ -358,7 +353,7 @@ def average(
     """
 
 
-@statistic("var")
+@declared(AxisStatistic, "var")
 def var(
     x: A,
     /,
@@ -396,23 +391,9 @@ def var(
     """
 
 
-@statistic("std")
-def std(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    correction: float = 0,
-    ddof: float | None = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(AxisStatistic, "std")
+@called_as(var)
+def std() -> None:
     """Standard deviation over axes.
 
     ``y = np.std(x, axis, ddof=correction)``, accumulated in double, in one read of x.
@@ -434,21 +415,9 @@ def std(
     """
 
 
-@statistic("sum", skips=True)
-def nansum(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    initial: float | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(AxisStatistic, "sum", skips=True)
+@called_as(reductions.sum)
+def nansum() -> None:
     """Sum over axes of the elements that are not NaN.
 
     ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
@@ -468,21 +437,9 @@ def nansum(
     """
 
 
-@statistic("mean", skips=True)
-def nanmean(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(AxisStatistic, "mean", skips=True)
+@called_as(mean)
+def nanmean() -> None:
     """Mean over axes of the elements that are not NaN.
 
     ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
@@ -502,23 +459,9 @@ def nanmean(
     """
 
 
-@statistic("var", skips=True)
-def nanvar(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    correction: float = 0,
-    ddof: float | None = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(AxisStatistic, "var", skips=True)
+@called_as(var)
+def nanvar() -> None:
     """Variance over axes of the elements that are not NaN.
 
     ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
@@ -540,23 +483,9 @@ def nanvar(
     """
 
 
-@statistic("std", skips=True)
-def nanstd(
-    x: A,
-    /,
-    axis: Axes = None,
-    *,
-    dtype: DType = None,
-    correction: float = 0,
-    ddof: float | None = None,
-    weights: Array | None = None,
-    where: ArrayOrNumber | None = None,
-    by: Array | None = None,
-    groups: int | None = None,
-    keepdims: bool = False,
-    out: Out[A] = None,
-    stream: Stream = None,
-) -> A:
+@declared(AxisStatistic, "std", skips=True)
+@called_as(std)
+def nanstd() -> None:
     """Standard deviation over axes of the elements that are not NaN.
 
     ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
@@ -576,7 +505,3 @@ def nanstd(
     >>> fa.nanstd.backward(1.0, *saved)
     array([-0.5,  0. ,  0.5])
     """
-
-
-if not TYPE_CHECKING:  # a type checker reads the functions
-    __all__ = names_of_ops(globals())

@@ -54,7 +54,7 @@ def config() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "numpy": np.__version__,
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "compiler": build["compiler"],
         "isa": {
             "built": build["isas"],
@@ -83,16 +83,14 @@ def _threads_of_a_task() -> str:
     return "1, by default" if told is None else f"{told}, by dask.config"
 
 
-def _processor() -> str:
-    if sys.platform == "linux":
-        try:
-            with open("/proc/cpuinfo") as file:
-                for line in file:
-                    if line.startswith("model name"):
-                        return line.partition(":")[2].strip()
-        except OSError:
-            pass
-    return platform.processor() or platform.machine()
+def _cpuinfo(key: str) -> str:
+    """Read what Linux says of a processor; "" elsewhere."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            found = (line.partition(":")[2].strip() for line in file if line.startswith(key))
+            return next(found, "")
+    except OSError:
+        return ""
 
 
 def problems(facts: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -125,11 +123,7 @@ def _cores() -> int:
 
 def _best_isa() -> str:
     """The best instruction set of fastact that an x86-64 processor on Linux has; "" if unknown."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            flags = next((set(line.split()) for line in file if line.startswith("flags")), set())
-    except OSError:
-        return ""
+    flags = set(_cpuinfo("flags").split())
     return next((name for name, needs in _ISA_FLAGS.items() if needs <= flags), "")
 
 

@@ -5,19 +5,8 @@ which they keep a core from whoever wants it next. NumPy's OpenBLAS in turns wit
 threads each on two cores (EPYC, Zen 4), took 9 times as long as with fastact on one thread for a
 gradient of LeNet, and 45 times for one of an LSTM.
 
-Milliseconds of a gradient (`examples`), and microseconds of relu of 100 000 elements, in a loop and
-after a pause of 100 us, by the number of turns:
-
-    turns     300 000    8000   4000   2000   1000    300   0 (passive)   one thread
-    LeNet        47.7     7.8    6.6    7.2    6.3    5.3       5.1          4.9
-    LSTM         2632     210    128    110     80     65        61           55
-    relu          5.3     5.5    5.2    5.4    5.3     45        90          8.7
-    paused        5.5     5.6     17     34     28     65        78          8.7
-
-The columns are of several runs on a noisy machine, some of them minima and some medians: 300 and
-passive are the noisiest of relu. With 1000 the threads of successive calls never sleep, and what
-comes between is soon alone. Far fewer than it takes to wake a thread (50 us on this virtual
-machine) are not enough: each then finds the other asleep, call after call.
+With 1000 turns of its loop the threads of successive calls never sleep, and what comes between is
+soon alone; docs/design/runtime.md has the figures.
 
 libgomp reads the environment when it is loaded, which is when `_cpu` is imported: that import
 stands here, before all others, and leaves the environment as it was. This is done for a libgomp of

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...measure.cases import Case
-from ...ops.bounds import Activation, computed_in
+from ...ops.bounds import Activation, computed_in, rounding
 from ...ops.engine.fused import IDENTITY
 from .. import reference
 from .common import Expected, activation_of, wide
@@ -106,10 +106,12 @@ class _Call:
         total, each, sums = partial(np.sum, axis=others), [], []
         kept = (judged[0] & judged[1]).all(others)
         for d, of_d, fits, bias in zip((da, db), (of_da, of_db), judged, self.biases, strict=True):
-            each.append((d, _WHOLE * bounds.allowed_gradient(d, of_d, dtype) + tiny, fits))
+            each.append((d, _WHOLE * (of_d + rounding(d, dtype, of_d)) + tiny, fits))
             if bias is not None:  # a sum has the errors of all its terms, whatever its dtype
-                error = _WHOLE * bounds.allowed_dbias(d, of_d, bias.dtype, total) + total(tiny)
-                sums.append((total(d), error, kept & (np.abs(total(d)) < 1e300)))
+                exact, size, of_terms = map(total, (d, np.abs(d), of_d))
+                error = bounds.dbias.allowed(exact, size, bias.dtype, of_terms)
+                judged_sum = kept & (np.abs(exact) < 1e300)
+                sums.append((exact, _WHOLE * error + total(tiny), judged_sum))
         found = {
             n: Expected(*of[:2], False, of[2]) for n, of in zip(("da", "db"), each, strict=True)
         }

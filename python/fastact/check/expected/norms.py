@@ -172,10 +172,7 @@ class _Norm:
 
     def _of_z(self, e: _Exact) -> Any:
         """How far off z may be."""
-        return self.op.bounds.forward(
-            z=e.z, xhat=e.xhat, weight=e.weight, mean=e.mean, rstd=e.rstd, dtype=self.dtype,
-            bias=self._wide_bias(e), given=not e.depends, on_gpu=self.case.on_gpu,
-        )  # fmt: skip
+        return self.op.bounds.forward(e, self.dtype, self._wide_bias(e), self.case.on_gpu)
 
     def found(self) -> dict[str, Expected]:
         entry = self.case.entry
@@ -227,15 +224,13 @@ class _Norm:
 
     def _y(self, e: Any) -> tuple[Any, Any]:
         """Give y, and how far from it the op may be: also of a z, or from an x, that is gated."""
-        gate, op, of_z = self.gate, self.op, self._of_z(e)
+        gate, of_z = self.gate, self._of_z(e)
         if gate is None:
             allowed = self.act.allowed(e.z, of_z, self.dtype)
             return self.act.value(e.z), (1 + reference.BUDGET) * allowed
         if self.of_x is None:
             return gate.rounded(*gate.gated(e.z, of_z))
-        moved = op.bounds.moved(
-            of_xhat=e.rstd * self.of_x, xhat=e.xhat, factor=e.weight, average=e.over
-        )
+        moved = self.op.bounds.moved(e, e.rstd * self.of_x)
         return gate.rounded(e.z, of_z + moved)
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
@@ -329,20 +324,12 @@ class _Norm:
         parameters' gradients. of_dy : how far off dy is, where there is no activation.
         """
         bounds, total = self.op.bounds, partial(summed, self.rows)
-        z, xhat, weight, p, dx = e.z, e.xhat, e.weight, e.p, e.dx
-        of_z = bounds.again(z=z, xhat=xhat, weight=weight, dtype=dtype, bias=self._wide_bias(e))
-        of = {"p": p, "of_p": self.act.of_gradient(e.dy, z, of_z, dtype) + of_dy, "dtype": dtype}
-        of_sum = {**of, "to": to, "total": total}
-        dweight, dbias = total(p * xhat), total(p)
-        of_dx = bounds.dx(
-            xhat=xhat, weight=weight, rstd=e.rstd, exact=dx, average=e.over if e.depends else None,
-            count=e.x.size // max(1, np.size(e.rstd)), centred=self.rows.centred, **of,
-        )  # fmt: skip
-        found = {
-            "dx": (dx, of_dx),
-            "dweight": (dweight, bounds.dweight(xhat=xhat, exact=dweight, **of_sum)),
-            "dbias": (dbias, bounds.dbias(exact=dbias, **of_sum)),
-        }
+        p, of_z = e.p, bounds.again(e, dtype, self._wide_bias(e))
+        of_p = self.act.of_gradient(e.dy, e.z, of_z, dtype) + of_dy
+        found = {"dx": (e.dx, bounds.dx(e, of_p, dtype))}
+        terms = {"dweight": (p * e.xhat, of_p * np.abs(e.xhat)), "dbias": (p, of_p)}
+        for name, (each, error) in terms.items():
+            found[name] = total(each), bounds.of_parameter(each, error, dtype, to, total)
         return {n: (exact, (1 + reference.BUDGET) * error) for n, (exact, error) in found.items()}
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
@@ -353,15 +340,13 @@ class _Norm:
         if self.of_x is None:
             dy, (p, of_p) = e.dy, gate.gated(e.dy)
             e = replace(e, dy=p)
-            of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=self.dtype)
+            of_z = self.op.bounds.again(e, self.dtype)
             dgate = gate.rounded(*gate.to_gate(dy, e.z, of_z))
             return {**self._of_norm(e, to, self.dtype, of_p), "dgate": dgate}
         of = self._of_norm(e, to, computed_in(self.dtype))
         of_xhat = e.rstd * self.of_x
         du, error = of["dx"]
-        error = error + self.op.bounds.moved_dx(
-            of_xhat=of_xhat, xhat=e.xhat, g=e.dy * e.weight, rstd=e.rstd, average=e.over
-        )
+        error = error + self.op.bounds.moved_dx(e, of_xhat)
         x = wide(self.case.array("x"), self.dtype).reshape(self.rows.split)
         dweight, of_dweight = of["dweight"]
         of_dweight = of_dweight + summed(self.rows, np.abs(e.dy) * of_xhat)
@@ -377,7 +362,7 @@ class _Norm:
         The bound is dx's for statistics that do not depend on x, with three terms.
         """
         case, dtype, rows = self.case, self.dtype, self.rows
-        of_z = self.op.bounds.again(z=e.z, xhat=e.xhat, weight=e.weight, dtype=dtype)
+        of_z = self.op.bounds.again(e, dtype)
         u = bounds.unit_roundoff(dtype)
         if "bias" in self.arrays:
             of_z = of_z + u * np.abs(e.bias)

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case, is_loss, reduces_rows
-from ...ops.bounds import SoftmaxBounds, computed_in, ulp
+from ...ops.bounds import (
+    ROUGH_EXP,
+    SoftmaxBounds,
+    computed_in,
+    ulp,
+    unit_roundoff,
+    with_rounding,
+)
 from ...ops.engine import axes
 from .. import reference
 from .common import Expected, info_of, wide, widened
@@ -38,6 +45,16 @@ def _tiny(case: Case) -> float:
     """The error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
     info = info_of(computed_in(case.dtype))
     return float(info.smallest_normal if case.on_gpu else info.smallest_subnormal)
+
+
+def _rough(case: Case, exponent: Any) -> Any:
+    """The relative error of a rough exponential, in u."""
+    return ROUGH_EXP + np.abs(exponent) if _is_rough(case) else 0.0
+
+
+def _more_terms(case: Case, count: int) -> float:
+    """What sums of so many terms add to a constant: those of float64 are added up in float64."""
+    return count / case.op.bounds.lanes if case.dtype == DOUBLE else 0.0
 
 
 def _rest(lse: Any, dtype: Any) -> Expected:
@@ -73,8 +90,9 @@ class _Rows:
         x, mask, softcap = widened(case, "x"), case.given.get("mask"), case.option("softcap")
         scores = x * case.option("scale")
         scores = softcap * np.tanh(scores / softcap) if softcap else scores
-        self.masked, self.out, parts = mask is not None, np.bool_(False), [scores]
-        if self.masked:
+        self.masked, parts = mask is not None, [scores]
+        self.out: Any = np.bool_(False)
+        if mask is not None:
             self.out = ~mask if mask.dtype == np.bool_ else np.isneginf(mask)
             if mask.dtype != np.bool_:
                 parts.append(wide(mask.astype(computed_in(case.dtype)), case.dtype))
@@ -102,14 +120,12 @@ def _rows(case: Case) -> dict[str, Expected]:
     exact = reference.softmax_row(op.name, z, over, masked, rows.out, sink)
     size = np.max(np.broadcast_to(rows.size, z.shape), over, keepdims=True, initial=0)
     size = np.maximum(size, np.where(np.isfinite(sink), np.abs(sink), 0))
-    capped = bool(case.option("softcap"))
-    rounds = masked or capped or case.option("scale") != 1
+    rounds = masked or case.option("scale") != 1
+    moved = op.bounds.moved_and_capped if case.option("softcap") else op.bounds.moved * rounds
     count = math.prod(z.shape[a] for a in over)
 
     def of(exact: Any, to: np.dtype[Any], shape: tuple[int, ...]) -> Expected:
-        error = op.bounds.allowed(
-            exact, size, count, to, rounds=rounds, capped=capped, on_gpu=_is_rough(case)
-        )
+        error = op.bounds.allowed(exact, size, count, to, moved, _is_rough(case))
         return Expected(exact, error, False, fits).reshaped(shape)
 
     shapes, computed = case.shapes, computed_in(case.dtype)
@@ -127,20 +143,22 @@ def _rows(case: Case) -> dict[str, Expected]:
 
 def _through(
     kind: str, dy: Any, y: Any, over: tuple[int, ...], scale: float
-) -> tuple[Any, dict[str, Any]]:
-    """Give dx of softmax or log_softmax, of the y that was saved, and what its bound takes."""
+) -> tuple[Any, Any, Any, Any]:
+    """Give dx = scale factor (dy - part of a sum) of softmax or log_softmax, of y as it was saved.
+
+    Then the factor; the magnitudes of what an element and the others of its row have of dx; and
+    those of the sum, which is added up in double.
+    """
     total = partial(np.sum, axis=over, keepdims=True)
     if kind == "softmax":
         size = total(np.abs(dy * y))
-        bounded = {"factor": y, "own": np.abs(dy), "others": size, "whole": size}
-        return scale * y * (dy - total(dy * y)), bounded
+        return scale * y * (dy - total(dy * y)), y, np.abs(dy) + size, size
     p, q = np.exp(y), -np.expm1(y)
     factor, size = np.where(np.isneginf(y), 0.0, 1.0), total(np.abs(dy))
     # Beside p = 1 what the others have is what counts, and the difference has that.
     exact = np.where(p > 0.5, dy * q - p * (total(dy) - dy), dy - p * total(dy))
     of_others = p * (size - np.abs(dy))
-    bounded = {"factor": factor, "own": np.abs(q * dy), "others": of_others, "whole": p * size}
-    return scale * factor * exact, bounded
+    return scale * factor * exact, factor, np.abs(q * dy) + of_others, p * size
 
 
 def _rows_gradient(case: Case) -> dict[str, Expected]:
@@ -148,20 +166,23 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
     op, dtype, scale = case.op, case.dtype, case.option("scale")
     over, _ = over_of(case)
     y, dy = widened(case, "y"), widened(case, "dy")
-    exact, sizes = _through(op.name, dy, y, over, scale)
-    count = math.prod(y.shape[a] for a in over)
-    exponent = y if _is_rough(case) else None  # of softmax there is none, and y is small
-    error = _tiny(case) * (np.abs(scale) + np.abs(dy) + sizes["whole"])
-    over_cap, softcap = None, case.option("softcap")
+    exact, factor, parts, whole = _through(op.name, dy, y, over, scale)
+    count, u, bounds = math.prod(y.shape[a] for a in over), unit_roundoff(dtype), op.bounds
+    # The exponential of log_softmax is rough; of softmax there is none, and y is small.
+    size = (4 if op.name == "softmax" else 8) * u * parts
+    size = size + (_rough(case, y) + bounds.tree * case.on_gpu) * u * whole
+    size = size + (4 + count / bounds.lanes) * unit_roundoff(DOUBLE) * whole
+    error, tiny = 0.0, _tiny(case) * (np.abs(scale) + np.abs(dy) + whole)
+    softcap = case.option("softcap")
     if softcap:
         x = np.where(y == 0, 0, widened(case, "x"))
         over_cap = np.abs(x * scale) / softcap
         slope = 1 / np.cosh(over_cap) ** 2  # 1 - tanh(over_cap)^2, without its cancellation
         least = float(info_of(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
-        error = error * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
-        exact, sizes["factor"] = exact * slope, sizes["factor"] * slope
-    more = {"exponent": exponent, "over_cap": over_cap, "on_gpu": case.on_gpu}
-    error = error + op.bounds.gradient(exact, scale, count, dtype, **sizes, **more)
+        tiny = tiny * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
+        exact, factor = exact * slope, factor * slope
+        error = (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
+    error = with_rounding(exact, dtype, np.abs(scale * factor) * size + error) + tiny
     found = _gradient(case, exact, error, True)
     return found | _sink_gradient(case, dy, y, count) if case.has("sink") else found
 
@@ -177,7 +198,8 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
         np.sum(np.sum(part, over, keepdims=True).reshape(rows), repeats).reshape(sink.shape)
         for part in (-terms, np.abs(terms))
     )
-    error = case.op.bounds.of_sinks(exact, total, count, case.dtype, sink.dtype)
+    share_of = (4 + _more_terms(case, count)) * unit_roundoff(case.dtype) + 2.0**-46
+    error = with_rounding(exact, sink.dtype, share_of * total)
     error = error + _tiny(case) * np.sum(np.abs(dy) + 1)
     judged = np.isfinite(exact) & np.isfinite(error)
     return {"dsink": Expected(exact, error, False, judged, adds=DOUBLE)}
@@ -192,8 +214,10 @@ def _lse_gradient(case: Case) -> dict[str, Expected]:
     exact = scale * dy * np.exp(z - lse - rest)
     void = np.isneginf(z) & np.isneginf(lse) & rows.masked
     exact = np.where(void | rows.out, 0, exact)
-    exponent = np.where(np.isfinite(z), z, 0) - lse if _is_rough(case) else None
-    error = case.op.bounds.through_lse(exact, rows.size, case.dtype, exponent)
+    # Without a scale and a mask lse + rest is within `absolute` u, at any lse (float64: n / lanes
+    # more): that many more u of dx are dx's beside the exact one.
+    units = 8 + np.abs(rows.size) + _rough(case, np.where(np.isfinite(z), z, 0) - lse)
+    error = with_rounding(exact, case.dtype, units * unit_roundoff(case.dtype) * np.abs(exact))
     error = error + _tiny(case) * (1 + np.abs(scale) + np.abs(dy))
     return _gradient(case, exact, error, rows.fits)
 
@@ -247,10 +271,10 @@ def _loss(case: Case) -> dict[str, Expected]:
         losses, terms, rows = np.sum(losses) / one, np.sum(terms) / one, np.size(of.counts)
         usual, wrong = usual.all(), wrong.any()
     rough = _is_rough(case)
-    error = op.bounds.allowed(losses, terms, many, dtype, rows=rows, on_gpu=rough)
+    error = op.bounds.allowed(losses, terms, many, dtype, rows, rough)
     lse = reference.softmax_row("logsumexp", x, (axis,)).reshape(of.kept)
     size = np.max(np.abs(np.where(np.isfinite(x), x, 0)), axis)
-    of_lse = _OF_LSE.allowed(lse, size, many, computed_in(dtype), rounds=False, on_gpu=rough)
+    of_lse = _OF_LSE.allowed(lse, size, many, computed_in(dtype), on_gpu=rough)
     found = {
         "loss": Expected(losses, error, False, usual & ~wrong, wrong),
         "lse": Expected(lse, of_lse, False),
@@ -277,9 +301,9 @@ def _loss_gradient(case: Case) -> dict[str, Expected]:
     target = of.target if of.is_classes else None
     exact, size = reference.loss_gradient(logs, of.tw, target, of.axis, of.smoothing, slope)
     exact, size = np.where(ignored, 0, g * exact), np.where(ignored, 0, np.abs(g) * size)
-    p = np.exp(logs)
-    exponent = np.where(p > 0, logs, 0) if _is_rough(case) else None
-    error = case.op.bounds.gradient(exact, size, of.x.shape[of.axis], dtype, exponent)
+    rough = _rough(case, np.where(np.exp(logs) > 0, logs, 0))
+    units = case.op.bounds.constant + _more_terms(case, of.x.shape[of.axis]) + rough
+    error = with_rounding(exact, dtype, units * unit_roundoff(dtype) * size)
     error = error + np.where(ignored, 0, _tiny(case) * (1 + np.abs(g)))
     nan = np.broadcast_to(np.expand_dims(of.wrong, of.axis), of.x.shape)
     return _gradient(case, exact, error, ~nan, nan)

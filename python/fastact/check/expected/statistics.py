@@ -48,16 +48,14 @@ def _of_left(case: Case, found: Elements) -> Any:
 
 def _statistic(case: Case, found: Elements) -> dict[str, Expected]:
     op, dtype, correction = case.op, case.dtype, found.correction
-    exact, std = _value(op.of, found), np.sqrt(found.m2 / found.count)
-    exact = exact + initial_of(case)
+    exact = _value(op.of, found) + initial_of(case)
     # Infinities, too few elements and equal values, which long doubles do not tell apart, have
     # cases of their own in tests/statistics.
     judged = np.isfinite(exact) & (found.count > correction)
     safe = np.where(judged, exact, 0)
     if op.of in ("var", "std"):
         judged &= found.m2 > 2.0**-50 * found.count * found.mean**2
-    of_left = _of_left(case, found)
-    error = op.bounds.error(safe, found.mean, std, found.count, found.magnitude, dtype, of_left)
+    error = op.bounds.error(safe, found, dtype, _of_left(case, found))
     allowed = np.nan_to_num(error) + found.count * TINY
     allowed = allowed + op.bounds.sums.share(dtype) * abs(initial_of(case))
     if dtype == DOUBLE:  # a GPU adds up means of the largest numbers as they are

@@ -131,23 +131,16 @@ def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tupl
 
 
 class Over(NamedTuple):
-    """The effect of a reduction on the shape of an array.
+    """The effect of a reduction on the shape of an array."""
 
-    axes : those that are reduced.
-    shape : the result's; whole : the array's.
-    dropped : the axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
-    of_weights : for each axis of the array the one of weights, or -1; empty without weights.
-    grouped : by groups, the result's shape with the array's axes and one of groups; else empty.
-    of_labels : for each axis of the array the one of labels of groups, or -1.
-    """
-
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
+    axes: tuple[int, ...]  # those that are reduced
+    shape: tuple[int, ...]  # the result's
+    #: The axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
     dropped: tuple[int, ...]
-    whole: tuple[int, ...]
-    of_weights: tuple[int, ...] = ()
-    grouped: tuple[int, ...] = ()
-    of_labels: tuple[int, ...] = ()
+    whole: tuple[int, ...]  # the array's shape
+    of_weights: tuple[int, ...] = ()  # for each axis of the array the one of weights, or -1
+    grouped: tuple[int, ...] = ()  # by groups, the result's shape with the array's axes and theirs
+    of_labels: tuple[int, ...] = ()  # for each axis of the array the one of labels of groups, or -1
 
     def seen_shape(self, view: View) -> View:
         """Give a result, or its gradient, as many axes as the array has."""

@@ -245,13 +245,12 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
     results = [f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."]
     if len(gradients) > 1:
         pairs = zip(gradients, op.differentiated, strict=True)
-        results = [f"{d} : array\n    {_like(taken[of])}" for d, of in pairs]
+        results = [
+            f"{d} : array\n    Of the shape and dtype of {of}"
+            f"{'; None where there is none' if taken[of].default is None else ''}."
+            for d, of in pairs
+        ]
     return f"{text}\nReturns\n-------\n" + "\n".join(results)
-
-
-def _like(p: Parameter) -> str:
-    none = "; None where there is none" if p.default is None else ""
-    return f"Of the shape and dtype of {p.name}{none}."
 
 
 def _told_elsewhere(op: Any, entry: Any, told: Iterable[str], call: str) -> Iterator[str]:

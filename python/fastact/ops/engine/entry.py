@@ -39,65 +39,45 @@ BY_NAME = Role()
 
 
 class Arg(NamedTuple):
-    """An argument that is an array, or a gradient.
+    """An argument that is an array, or a gradient."""
 
-    role : how its dtype follows from the data's, and whether numbers stand for it; `BY_NAME`: the
-        role that arguments of its name have in all ops (`validate.ROLES`), or else the data's.
-    shape : the name of its shape among what `_shapes` finds, several joined by " or ", or `ANY`;
-        "" is the data's, or what its role says.
-    repeats : it broadcasts to that shape; masks and weights do by their role.
-    may_be_out : an output may lie where it lies, where it is data; what is no data never may.
-    optional : it may be None, though it has no default. unsaved : in backward alone.
-    called : what messages call it.
-    of_forward : `forward` may have returned it to `backward` as a number of NumPy's.
-    written : the call may write it.
-    shares : the argument, or the result, whose gradient is its own, too.
-    is_shape : it is no array, but the lengths of one.
-    """
-
+    #: How its dtype follows from the data's, and whether numbers stand for it; `BY_NAME`: the role
+    #: that arguments of its name have in all ops (`validate.ROLES`), or else the data's.
     role: Role = BY_NAME
+    #: The name of its shape among what `_shapes` finds, several joined by " or ", or `ANY`; "" is
+    #: the data's, or what its role says.
     shape: str = ""
-    repeats: bool = False
-    may_be_out: bool = True
-    optional: bool = False
-    unsaved: bool = False
-    called: str = "an array"
-    of_forward: bool = False
-    written: bool = False
-    shares: str = ""
-    is_shape: bool = False
+    repeats: bool = False  # it broadcasts to that shape; masks and weights do by their role
+    may_be_out: bool = True  # an output may lie where data lies; where no data lies, none ever may
+    optional: bool = False  # it may be None, though it has no default
+    unsaved: bool = False  # it may be None in backward alone
+    called: str = "an array"  # what messages call it
+    of_forward: bool = False  # `forward` may have returned it to `backward` as a number of NumPy's
+    written: bool = False  # the call may write it
+    shares: str = ""  # the argument, or the result, whose gradient is its own, too
+    is_shape: bool = False  # it is no array, but the lengths of one
 
 
 class Output(NamedTuple):
-    """An output.
+    """An output."""
 
-    like : the argument that it is like; None: the first one.
-    shape : whose it has instead, by its name among what `_shapes` finds.
-    dtype : the argument's, the one in which the data are computed, float64, or an option's.
-    in_place : it may be written where an argument lies.
-    """
-
-    like: str | None = None
-    shape: str | None = None
+    like: str | None = None  # the argument that it is like; None: the first one
+    shape: str | None = None  # whose it has instead, by its name among what `_shapes` finds
+    #: The argument's, the one in which the data are computed, float64, or an option's.
     dtype: str = DATA
-    in_place: bool = False
+    in_place: bool = False  # it may be written where an argument lies
 
 
 class Made(NamedTuple):
-    """An output, as calls of one entry point make it.
-
-    at : its place in `out`; None: it has none. like : None: the first array. shape : the name of
-    the shape that it has instead; seen : of the one that it has in any case. dtype : None: the
-    array's.
-    """
+    """An output, as calls of one entry point make it."""
 
     name: str
-    label: str
-    at: int | None
-    like: str | None
-    shape: str | None
-    seen: str
-    dtype: str | None
+    label: str  # how messages name it
+    at: int | None  # its place in `out`; None: it has none
+    like: str | None  # None: the first array
+    shape: str | None  # the name of the shape that it has instead
+    seen: str  # the name of the shape that it has in any case
+    dtype: str | None  # None: the array's
     in_place: bool
 
 
@@ -123,10 +103,8 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLAIN = Arg(validate.DATA)
 
 
-@cache
-def _tables() -> Any:
-    """Tell what each native function takes (src/common/<family>/call.h)."""
-    return _cpu.native_calls()
+#: What each native function takes (src/common/<family>/call.h), asked at the first call.
+_tables = cache(_cpu.native_calls)
 
 
 class Entry:
@@ -134,50 +112,35 @@ class Entry:
 
     A parameter whose default is a bool is a switch. The facts after `by_keyword` follow from the
     op's records, too, and are worked out at the first use: no import needs them.
-
-    where : how messages name it. name : how the op does; calling the op is "call".
-    gives : the outputs by name; not every call has all of them.
-    outputs : how many of them `out` stands for; -1: all. extra : how many more may follow these in
-        a tuple.
-    skips : the outputs are gradients, of which one that is None in a tuple is not computed.
-    arrays : the arguments that have no name for callers. defaults : the others, with their
-        defaults. by_keyword : those that are given by keyword alone.
-    numbers : the options that are checked one by one, and how. constants : numbers that native
-        functions are told of options that it lacks.
-    first : the data of the call; a result or a gradient takes its place where it is not saved.
-    parts : the gradients in the tuple that dy is, where each result's has no name of its own.
-    taken : the arguments that are arrays, in their order. leaders : those of which the first that
-        is given leads.
-    optional : arrays that may be None. plain : those for which no number stands. data : those of
-        the data's dtype. free : names of those that an output may be. of_forward : those that may
-        be numbers of NumPy's.
-    rules : of each array the rule of its dtype, the names of the shapes that it may have, in front
-        the one that messages tell (None: any), and whether it repeats over that.
-    takes_shape : an argument is the shape of an array that is not there. counts : it takes weights,
-        or a mask that tells what counts. reads_whole : the data may be whole numbers, read as they
-        are.
-    run : runs the kernels of a call; calling the op runs those of `forward`.
     """
 
-    arrays: tuple[str, ...]
-    defaults: dict[str, Any]
-    by_keyword: frozenset[str]
-    numbers: list[tuple[str, Callable[[str, str, Any], Any]]]
-    constants: dict[str, Any]
-    first: str
-    parts: tuple[str, ...]
-    taken: dict[str, Arg]
-    leaders: list[str]
-    asked: list[tuple[str, bool, bool]]
-    data: set[str]
-    free: set[str]
-    of_forward: tuple[str, ...]
+    where: str  # how messages name it
+    name: str  # how the op names it; calling the op is "call"
+    gives: tuple[str, ...]  # the outputs; not every call has all of them
+    outputs: int  # how many of them `out` stands for
+    extra: int  # how many more may follow these in a tuple
+    skips: bool  # the outputs are gradients, of which one that is None in a tuple is not computed
+    arrays: tuple[str, ...]  # the arguments that have no name for callers
+    defaults: dict[str, Any]  # the others, with their defaults
+    by_keyword: frozenset[str]  # those of them that are given by keyword alone
+    numbers: list[tuple[str, Callable[[str, str, Any], Any]]]  # options that are checked, and how
+    constants: dict[str, Any]  # numbers that native functions are told of options that it lacks
+    first: str  # the data of the call; a result or a gradient leads where it is not saved
+    parts: tuple[str, ...]  # the gradients in the tuple that dy is, where they have no names
+    taken: dict[str, Arg]  # the arguments that are arrays, in their order
+    leaders: list[str]  # those of which the first that is given leads
+    asked: list[tuple[str, bool, bool]]  # whether each may be None, and whether it may be a number
+    data: set[str]  # those of the data's dtype
+    free: set[str]  # those that an output may be
+    of_forward: tuple[str, ...]  # those that may be numbers of NumPy's
+    #: Of each array the rule of its dtype, the names of the shapes that it may have, in front the
+    #: one that messages tell (None: any), and whether it repeats over that.
     rules: dict[str, tuple[str, tuple[str, ...] | None, bool]]
     roles: dict[str, Role]
-    takes_shape: bool
-    counts: bool
-    reads_whole: bool
-    run: Callable[["Execution"], None]
+    takes_shape: bool  # an argument is the shape of an array that is not there
+    counts: bool  # it takes weights, or a mask that tells what counts
+    reads_whole: bool  # the data may be whole numbers, read as they are
+    run: Callable[["Execution"], None]  # the kernels of a call; a call of the op has `forward`'s
 
     def __init__(
         self,
@@ -211,13 +174,6 @@ class Entry:
         if name not in found:
             raise AttributeError(f"an entry point has no {name}")
         return found[name]
-
-    def with_parameters(self, parameters: Mapping[str, Any]) -> "Entry":
-        """Let it take an activation's own parameters as well, by keyword."""
-        kept = [p for p in self.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in parameters.items()]
-        points = (self.gives, self.outputs, self.extra, self.skips, self.op, self.name)
-        return Entry(self.where, Signature([*kept, *own]), *points)
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
@@ -294,8 +250,8 @@ class Entry:
             "free": {n for n in data if taken[n].may_be_out} | {"out"},
             "of_forward": tuple(n for n, a in taken.items() if a.of_forward and takes_saved),
             "rules": {
-                n: (arg.role.dtype, _shapes_of(arg), arg.repeats or _repeats(arg.role))
-                for n, arg in taken.items()
+                n: (a.role.dtype, _shapes_of(a), a.repeats or (a.role.repeats and a.role.number))
+                for n, a in taken.items()
             },
             "roles": {**roles, first: Role(validate.WHOLE)} if reads_whole else roles,
             "takes_shape": any(n in args and args[n].is_shape for n in self.arrays),
@@ -363,8 +319,11 @@ class Entry:
 
 @cache
 def with_parameters(entry: Entry, op: Any) -> Entry:
-    """Find the entry point that takes an activation's own parameters as well."""
-    return entry.with_parameters(op.parameters)
+    """Find the entry point that takes an activation's own parameters as well, by keyword."""
+    kept = [p for p in entry.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()]
+    points = (entry.gives, entry.outputs, entry.extra, entry.skips, entry.op, entry.name)
+    return Entry(entry.where, Signature([*kept, *own]), *points)
 
 
 @cache
@@ -396,10 +355,6 @@ def seen_by(shapes: type, shape: str) -> Callable[[Any, View], View] | None:
 def _shapes_of(arg: Arg) -> tuple[str, ...] | None:
     shape = arg.shape or ("data" if arg.role.number or not arg.role.repeats else ANY)
     return None if shape == ANY else tuple(shape.split(" or "))
-
-
-def _repeats(role: Role) -> bool:
-    return role.repeats and role.number
 
 
 def _whole(name: str) -> str:

@@ -115,7 +115,8 @@ class Execution:
             if value is None and may_lack:
                 continue
             if value is None or (not may_be_number and isinstance(value, bool | int | float)):
-                self._no_array(name, value)
+                kind, came = entry.taken[name].called, validate.describe(value)
+                raise TypeError(f"{self.where}: {name} must be {kind}, got {came}")
             arrays[name] = value
         if entry.counts:
             read_what_counts(entry.where, arrays)
@@ -128,10 +129,6 @@ class Execution:
             came = validate.describe(given)
             raise TypeError(f"{self.where}: dy must be a tuple of two gradients, got {came}")
         return {n: 0.0 if part is None else part for n, part in zip(parts, given, strict=True)}
-
-    def _no_array(self, name: str, value: Any) -> None:
-        kind, came = self.entry.taken[name].called, validate.describe(value)
-        raise TypeError(f"{self.where}: {name} must be {kind}, got {came}")
 
     def prepare(self, *, models: bool = False) -> None:
         """Check the arrays, and make the outputs; models: only what they are like, no memory."""

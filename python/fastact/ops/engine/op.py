@@ -7,8 +7,8 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
     dx       = op.backward(dy, *saved)
 
 It is declared by a function: the `def` line is the signature of the call, for programs and for type
-checkers, and the docstring documents what the op has alone; a decorator of the family
-(`activation`, `norm`, ...) says the rest and makes the op of it. The signatures of `forward` and
+checkers, or `called_as` names an op that has the same; the docstring documents what the op has
+alone; `declared` names the class of the op and says the rest. The signatures of `forward` and
 `backward` follow from that (`Entry`), and so do the standard parts of the documentation
 (`docstrings.py`).
 
@@ -18,11 +18,11 @@ checkers, and the docstring documents what the op has alone; a decorator of the 
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
 from inspect import Signature
 from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from ... import _cpu
 from ...interop import handlers, validate
@@ -30,6 +30,7 @@ from . import docstrings
 from .entry import BY_NAME, DATA, TOLD, Arg, Entry, Output, untyped
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -59,83 +60,58 @@ SHAPE = "shape of the first array"
 
 
 class Model(NamedTuple):
-    """Shape and dtype of an array that an op makes.
+    """Shape and dtype of an array that an op makes."""
 
-    shape : None: as the first array, whose order in memory it has too.
-    dtype : the data's, the one in which they are computed, float64, or any by its name.
-    """
-
-    shape: tuple[int, ...] | None = None
-    dtype: str = DATA
+    shape: tuple[int, ...] | None = None  # None: as the first array, whose order in memory it has
+    dtype: str = DATA  # the data's, the one in which they are computed, float64, or any by its name
 
 
 class Traits(NamedTuple):
-    """Facts that are true of few ops.
+    """Facts that are true of few ops."""
 
-    reads_whole : the data may be whole numbers, read as they are, but in backward.
-    is_diagonal : each element of the result depends on one element of one argument alone.
-    piecewise_linear : an element-wise op whose derivative is constant between corners.
-    axis_of_bias : `axis` says where a bias lies, and along it no elements are computed together.
-    counts_elements : the result depends on where in the array an element is.
-    integers : the dtype in which a first array of integers is computed; None: np.tanh's, or
-        torch.tanh's.
-    unrecorded : switches that must be off where torch records or traces a call.
-    autocast : kinds of devices on which torch's autocast computes it in float32.
-    second : the kernel of its second derivatives, by its number in `_cpu.SECOND_KINDS`; None: there
-        is none, or `backward.backward` is an entry point of its own.
-    """
-
-    reads_whole: bool = False
-    is_diagonal: bool = False
-    piecewise_linear: bool = False
-    axis_of_bias: bool = False
-    counts_elements: bool = False
+    reads_whole: bool = False  # the data may be whole numbers, read as they are, but in backward
+    is_diagonal: bool = False  # an element of the result depends on one element of one argument
+    piecewise_linear: bool = False  # the derivative by an element is constant between corners
+    axis_of_bias: bool = False  # `axis` says where a bias lies, and elements along it lie apart
+    counts_elements: bool = False  # the result depends on where in the array an element is
+    #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
     integers: Any = None
-    unrecorded: tuple[str, ...] = ()
-    autocast: frozenset[str] = frozenset()
+    unrecorded: tuple[str, ...] = ()  # switches that must be off where torch records or traces
+    autocast: frozenset[str] = frozenset()  # devices on which torch's autocast has float32
+    #: The kernel of its second derivatives, by its number in `_cpu.SECOND_KINDS`; None: there is
+    #: none, or `backward.backward` is an entry point of its own.
     second: int | None = None
 
 
 class Kernels(NamedTuple):
-    """The native functions of an op.
+    """The native functions of an op."""
 
-    runs : those of entry points; calling the op runs the one of `forward`.
-    names : what they call something else than the op does: its names by theirs.
-    numbers : what they are told in each call, where no option of that name says it.
-    """
-
-    runs: Mapping[str, str] = _NOTHING
-    names: Mapping[str, str] = _NOTHING
-    numbers: Mapping[str, Any] = _NOTHING
+    runs: Mapping[str, str] = _NOTHING  # those of entry points; calling the op runs `forward`'s
+    names: Mapping[str, str] = _NOTHING  # the op's names by theirs, where these differ
+    numbers: Mapping[str, Any] = _NOTHING  # what they are told where no option of that name says it
 
 
 class Op(Generic[P, R]):
-    """Name, family, signatures, documentation and pickling.
-
-    results : what a call gives, by name. saves : what `forward` keeps for `backward`, in its order.
-    gradients : what `backward` gives.
-    parameters : an activation's own, with their defaults.
-    args : the arguments that are arrays and not plain data, by name; the others are like the first.
-    outs : outputs that are not as the data, or a gradient that is not as its argument, by name; of
-    an entry point alone by that, too: "backward.dx".
-    checks : of options whose names alone do not tell how they are checked.
-    entry_points : what each takes; calling the op is the one named "call".
-    """
+    """Name, family, signatures, documentation and pickling."""
 
     name: str
     family: str
     bounds: Any
     __wrapped__: Callable[P, R]
-    results: tuple[str, ...] = ("y",)
-    saves: tuple[str, ...] = ("x",)
-    gradients: tuple[str, ...] = ("dx",)
-    parameters: Mapping[str, float | str] = _NOTHING
+    results: tuple[str, ...] = ("y",)  # what a call gives
+    saves: tuple[str, ...] = ("x",)  # what `forward` keeps for `backward`, in its order
+    gradients: tuple[str, ...] = ("dx",)  # what `backward` gives
+    parameters: Mapping[str, float | str] = _NOTHING  # an activation's own, with their defaults
+    #: The arguments that are arrays and not plain data; the others are like the first.
     args: Mapping[str, Arg] = _NOTHING
+    #: Outputs that are not as the data, or a gradient that is not as its argument; of an entry
+    #: point alone by that, too: "backward.dx".
     outs: Mapping[str, Output] = _NOTHING
     kernels: Kernels = Kernels()
     traits: Traits = Traits()
+    #: Checks of options whose names alone do not tell how they are checked.
     checks: Mapping[str, Callable[[str, str, Any], Any]] = _NOTHING
-    entry_points: Mapping[str, Entry]
+    entry_points: Mapping[str, Entry]  # what each takes; calling the op is the one named "call"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -393,12 +369,29 @@ def result_of(arrays: tuple[Any, ...], like: Any, *, moved: bool = False) -> Any
 AnyOp = TypeVar("AnyOp", bound=Op[..., Any])
 
 
-def register(op: AnyOp) -> AnyOp:
-    """Enter an op into `ops`, under its name."""
-    if op.name in _ops:
-        raise RuntimeError(f"two ops are named {op.name!r}")
-    _ops[op.name] = op
-    return op
+def declared(
+    cls: Callable[Concatenate[Callable[P, R], Q], AnyOp], *args: Q.args, **kwargs: Q.kwargs
+) -> Callable[[Callable[P, R]], AnyOp]:
+    """Make an op of a class of the function that declares it, and enter it into `ops`."""
+
+    def declare(function: Callable[P, R]) -> AnyOp:
+        op = cls(function, *args, **kwargs)
+        if op.name in _ops:
+            raise RuntimeError(f"two ops are named {op.name!r}")
+        _ops[op.name] = op
+        return op
+
+    return declare
+
+
+def called_as(op: Op[P, R]) -> Callable[[Callable[[], None]], Callable[P, R]]:
+    """Let a function that declares a name and a docstring declare the parameters of an op, too."""
+
+    def declare(function: Callable[[], None]) -> Callable[P, R]:
+        declared: Any = update_wrapper(function, op.__wrapped__, ("__annotations__",), ())
+        return declared  # type: ignore[no-any-return]
+
+    return declare
 
 
 def alias(name: str, op: AnyOp) -> AnyOp:
@@ -419,8 +412,3 @@ def float32_under_autocast(*devices: str) -> Callable[[AnyOp], AnyOp]:
         return op
 
     return declare
-
-
-def names_of_ops(names: Mapping[str, Any]) -> list[str]:
-    """List those of a module's names that stand for ops: what it makes public."""
-    return [name for name, value in names.items() if isinstance(value, Op)]

@@ -8,10 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ... import _cpu
 from ..._cpu import View
+from ...interop.call import Call
 
 #: A part has, along some axes, a length from some place on.
 Part = Mapping[int, tuple[int, int]]
+
+
+#: Elements of a part on a GPU, at most, and the fewest that are worth a thread of the CPU.
+_PART_OF_GPU, _FEWEST = 1 << 23, 1 << 13
+
+
+def threads_of(call: Call, size: int, most: int) -> tuple[int, int]:
+    """The threads that compute parts of so many elements, and the elements of a part, at most.
+
+    most : of a thread of the CPU. Parts are so small that each thread has some, unless there are
+    fewer elements than are worth a thread; a GPU runs its kernels one after the other.
+    """
+    if call.is_on_gpu:
+        return 1, _PART_OF_GPU
+    threads = _cpu.get_thread_limit()
+    return threads, min(most, max(size // threads, _FEWEST))
 
 
 class Parts(NamedTuple):

@@ -32,7 +32,7 @@ from ...interop.frameworks import (
     see,
 )
 from .execute import Execution, said_by
-from .parts import Part, Parts, begin_of, cut, part_of
+from .parts import Part, Parts, begin_of, cut, part_of, threads_of
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
 
@@ -42,9 +42,8 @@ FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
 #: A View has codes as this dtype, of bytes.
 _BYTES = "bool"
 
-#: Elements of a part, at most: of a thread of the CPU, and on a GPU. So few that each of the CPU's
-#: threads has some, unless there are fewer than are worth a thread.
-_PART, _PART_OF_GPU, _FEWEST = 1 << 16, 1 << 23, 1 << 13
+#: Elements of a part of a thread of the CPU, at most.
+_PART = 1 << 16
 
 #: A part with fewer rows has each cut into so many pieces, that all threads have some.
 _FEW_ROWS = 64
@@ -54,12 +53,9 @@ _PER = {name: name for name in ("row", "tensor")}
 
 
 class Quantizes:
-    """An op whose result there is in 8 bits.
+    """An op whose result there is in 8 bits."""
 
-    computes_alone : whether one thread by itself may run its native function, for parts of the
-        data.
-    """
-
+    #: Whether one thread by itself may run its native function, for parts of the data.
     computes_alone = True
 
     def _enter(self, **entry_points: Any) -> None:
@@ -169,7 +165,7 @@ class Quantizes:
                 f"codes; drop elements first, and give the norm what is left"
             )
         with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}"):
-            if foreign.any_for_dispatcher((*args, scale, out), kwargs):
+            if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
                 given = {"dtype": dtype, "per": per, "scale": scale}
                 return self._by_operator(handlers.call_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
             return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
@@ -336,13 +332,10 @@ class _Quantized:
 
     def _parts(self) -> list[Parts]:
         """Cut the data into parts of at most so many elements: rows, or a part of the rows."""
-        threads, last = _cpu.get_thread_limit(), self.last
-        most, self.threads = _PART * threads, 1
-        if self.call.is_on_gpu:
-            most = _PART_OF_GPU
-        elif self.op.computes_alone:
-            most = min(_PART, max(math.prod(self.shape) // threads, _FEWEST))
-            self.threads = threads
+        last = self.last
+        self.threads, most = threads_of(self.call, math.prod(self.shape), _PART)
+        if not (self.op.computes_alone or self.call.is_on_gpu):
+            self.threads, most = 1, _PART * self.threads
         free = {*self.op._parts_along(self.now)}
         order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
         self.part, found = cut(self.shape, order, most, {last: self.block or _FEW_ROWS})

@@ -21,7 +21,7 @@ from . import axes as _axes
 from .axes import Over
 from .entry import OF_X, TOLD, Arg, Output, positional, signature_of
 from .execute import Execution
-from .op import Kernels, P, R, Traits, records, register
+from .op import Kernels, P, R, Traits, records
 from .served import CachedOp
 from .weighting import SAVED, by_groups
 
@@ -221,10 +221,9 @@ def add_up(
     y: View,
     axes: tuple[int, ...],
     accumulate: bool = False,
-    divisor: float = 1.0,
 ) -> None:
-    """Sum a term of x over `axes` into y, which has length 1 along them, over a divisor."""
-    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": divisor}
+    """Sum a term of x over `axes` into y, which has length 1 along them."""
+    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": 1.0}
     call.run("sum", **given, initial=-0.0, accumulate=accumulate)
 
 
@@ -303,10 +302,10 @@ class PlainSum(AxisSum[P, R]):
     def __init__(
         self,
         function: Callable[P, R],
-        family: str,
         over: OverOf,
-        result: str,
-        lacks: LacksOf | None,
+        family: str = "reductions",
+        result: str = "y",
+        lacks: LacksOf | None = None,
     ) -> None:
         self.family = family
         call = self._declare(function)
@@ -408,14 +407,3 @@ class PlainSum(AxisSum[P, R]):
         elif dx.size:
             x = dx if now.shapes.grouped else dy  # of x's shape; its numbers do not matter
             weighted_gradient(now, dx, x=x, dy=dy)
-
-
-def reduction(
-    over: OverOf,
-    *,
-    family: str = "reductions",
-    result: str = "y",
-    lacks: LacksOf | None = None,
-) -> Callable[[Callable[P, R]], PlainSum[P, R]]:
-    """The sum over axes that a function declares."""
-    return lambda function: register(PlainSum(function, family, over, result, lacks))
