@@ -162,22 +162,12 @@ def test_value_and_grad(dtype, framework, shape, layout):
         assert_same_bits(framework.numpy(grad), (2 * x.astype(wide)).astype(dtype))
 
 
-def test_value_and_grad_in_place_and_errors():
+def test_value_and_grad_in_place():
     x = finite(np.float32, (3000,))
     expected = fa.sum_squares(x), 2 * x
     value, _ = fa.sum_squares.value_and_grad(x, (None, x))
     assert value == expected[0]
     assert_same_bits(x, expected[1])
-    where = r"^fastact\.sum_squares\.value_and_grad: "
-    for out, words in (
-        (x, "out must be a tuple of 2"),
-        ((x, None), r"out\[0\] must have shape"),
-        ((x[5:6].reshape(()), x), r"out\[1\] must not share memory with out"),
-    ):
-        with pytest.raises(ValueError, match=where + words):
-            fa.sum_squares.value_and_grad(x.copy(), out)
-    with pytest.raises(TypeError, match=where + "unknown keyword 'axis'"):
-        fa.sum_squares.value_and_grad(x, axis=0)
 
 
 @pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int64])
@@ -191,8 +181,6 @@ def test_integers_in_the_rest_of_the_entry_points(kind):
     assert_same_bits(grad, 2 * wide)
     assert_same_bits(fa.bias_grad(x, axis=0), wide.sum(1))
     assert_same_bits(fa.unbroadcast(x, (2, 1)), wide.sum(1, keepdims=True))
-    with pytest.raises(TypeError, match=r"^fastact\.sum: out must have dtype float64, as x has"):
-        fa.sum(x, out=np.zeros((), np.float32))
 
 
 def test_output_keeps_the_order(op):

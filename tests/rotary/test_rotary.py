@@ -191,45 +191,6 @@ def _past(dtype, interleaved, n):
 X, (COS, SIN) = drawn((2, 4, 8)), angles((4, 4))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda o: fa.rotary(X, *angles((4, 5)), out=o), ValueError,
-         "cos must have from 0 to 4 pairs"),
-        (lambda o: fa.rotary(X, *angles((3, 4)), out=o), ValueError,
-         "cos must broadcast to x's pairs"),
-        (lambda o: fa.rotary(X, COS, SIN[:1], out=o), ValueError,
-         "sin must have shape (4, 4), as cos"),
-        (lambda o: fa.rotary(X[:, :, :1], *angles((4, 1))), ValueError,
-         "cos must have from 0 to 0"),
-        (lambda o: fa.rotary(np.float32(3), COS, SIN), ValueError, "x must have an axis"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(4), out=o), TypeError,
-         "positions must have dtype int32 or int64"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, 4]), out=o), ValueError,
-         "positions must be from 0 to 3"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, -1]), out=o), ValueError,
-         "positions must be from 0 to 3"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(3, int), out=o), ValueError,
-         "positions must broadcast to x's rows (2, 4)"),
-        (lambda o: fa.rotary(X, COS[0], SIN[0], positions=np.zeros(4, int), out=o), ValueError,
-         "cos must be 2-D"),
-        (lambda o: fa.rotary((X, X, X), COS, SIN), TypeError,
-         "x must be an array or a tuple of two"),
-        (lambda o: fa.rotary((X, X[:, :3]), COS, SIN, out=(o, None)), ValueError,
-         "cos must broadcast to k's pairs"),
-        (lambda o: fa.rotary((X, o), COS, SIN, out=(o, None)), ValueError,
-         "out[0] must not share memory with k"),
-    ],
-)  # fmt: skip
-def test_refused_and_nothing_written(call, error, said):
-    out = np.full_like(X, 7)
-    with pytest.raises(error) as found:
-        call(out)
-    assert str(found.value).startswith("fastact.rotary")
-    assert said in str(found.value)
-    assert (out == 7).all()
-
-
 @pytest.mark.parametrize("kind", ["numpy", "torch", "torch, recorded", "torch, traced"])
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_tuple_of_another_length(count, kind):

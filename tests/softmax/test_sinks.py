@@ -171,27 +171,6 @@ def test_sinks_wider_than_the_data_and_given_outputs() -> None:
     assert_same_bits(y, fa.softmax(x, sink=sink))
 
 
-def test_what_is_refused() -> None:
-    x, sink = np.ones((2, 3, 4), np.float32), np.ones(3, np.float32)
-    with pytest.raises(ValueError, match=r"softmax: sink must broadcast to x's rows \(2, 3\)"):
-        fa.softmax(x, sink=np.ones(4, np.float32))
-    with pytest.raises(TypeError, match=r"softmax: sink must have dtype float32, .* or a wider"):
-        fa.softmax(x, sink=sink.astype(np.float16))
-    with pytest.raises(TypeError, match=r"softmax: sink must be an array, got 1\.0"):
-        fa.softmax(x, sink=1.0)
-    with pytest.raises(TypeError, match="unknown keyword 'sink'"):
-        fa.log_softmax(x, sink=sink)
-    with pytest.raises(ValueError, match=r"out\[1\] must be None, for there is no sink"):
-        fa.softmax.forward(x, out=(np.empty_like(x), np.empty((2, 3), np.float32)))
-    y, saved = fa.softmax.forward(x, sink=sink)
-    with pytest.raises(TypeError, match="share must be given with sink"):
-        fa.softmax.backward(x, y, sink)
-    with pytest.raises(TypeError, match="sink must be given with share"):
-        fa.softmax.backward(x, y, None, saved[2])
-    with pytest.raises(ValueError, match=r"share must have shape \(2, 3\)"):
-        fa.softmax.backward(x, y, sink, saved[2][:1])
-
-
 def test_a_number_in_the_place_of_y() -> None:
     x, share = np.ones((3, 5), np.float32), np.full(3, 0.25, np.float32)
     told: Any = {"sink": np.float32(1), "share": share, "softcap": 4.0, "x": x}

@@ -403,36 +403,6 @@ def test_labels_of_any_integers(op, dtype):
         np.testing.assert_array_equal(found, part)
 
 
-BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "length": ({"by": [0, 1], "groups": 3}, ValueError, r"by must broadcast to x's shape \(3,\)"),
-    "floats": ({"by": [0.0, 1.0, 2.0], "groups": 3}, TypeError, "by must have dtype int32 or"),
-    "bools": ({"by": np.ones(3, bool), "groups": 3}, TypeError, "by must have dtype int32 or"),
-    "objects": ({"by": np.array([0, 1, 2], object), "groups": 3}, TypeError, "by must have dtype"),
-    "a number": ({"by": 1, "groups": 3}, TypeError, "by must be an array, got 1"),
-    **{
-        str(label): ({"by": [0, label, 1], "groups": 3}, ValueError, "by must hold groups from")
-        for label in (3, -2, 2**63 - 1, -(2**63))
-    },
-    "no groups": ({"by": [0, 1, 2]}, TypeError, "by, .*, and groups, .* must come together"),
-    "no labels": ({"groups": 3}, TypeError, "by, .*, and groups, .* must come together"),
-    "negative": ({"by": [0, 1, 2], "groups": -1}, ValueError, "groups must not be neg.* got -1"),
-    "no int64": ({"by": [0, 1, 2], "groups": 10**400}, ValueError, "groups must be an int.* from"),
-    "half": ({"by": [0, 1, 2], "groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
-    "kept": ({"by": [0, 1, 2], "groups": 3, "keepdims": True}, ValueError, "keepdims must be"),
-    "no axis": ({"by": [0, 1, 2], "groups": 3, "axis": ()}, ValueError, "axis that is reduced"),
-}  # fmt: skip
-
-
-@each_op
-@pytest.mark.parametrize(("named", "error", "words"), BAD.values(), ids=BAD)
-def test_what_is_wrong_has_a_name(op, named, error, words):
-    outs = tuple(np.full(3, 7.0) for _ in op.results)
-    out = outs if len(outs) > 1 else outs[0]
-    with pytest.raises(error, match=rf"^fastact\.{op.name}: .*{words}"):
-        op(np.ones(3), **named, out=out)
-    assert all((a == 7).all() for a in outs)
-
-
 @pytest.mark.parametrize("shape", [(3,), (9, 3), (3, 90), (3, 3)], ids=str)
 def test_nothing_is_written_before_every_label_is_right(shape):
     axis = shape.index(3) if shape != (3, 3) else 0
