@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
@@ -161,10 +160,3 @@ def forward(step: Step, **options: Any) -> tuple[Any, ...]:
 def backward(step: Step, saved: Any, **options: Any) -> tuple[Any, ...]:
     made: tuple[Any, ...] = step.op.backward(*step.gradients, *saved, **step.again, **options)
     return made
-
-
-def assert_all_same(actual: Any, expected: Any) -> None:
-    for a, b in zip(actual, expected, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert_same_bits(a, b)

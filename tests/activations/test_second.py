@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from arrays import f32
-from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
+from conftest import ACTIVATIONS, assert_all_same_bits, assert_same_bits, by_representatives, sample
 from devices import DTYPES, FRAMEWORKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,15 +114,13 @@ def test_strided_is_contiguous(layout, name, op):
     given = [view(sample(dtype, size, seed=i).reshape(shape)) for i, view in enumerate(made)]
     plain = [np.ascontiguousarray(a).reshape(shape) for a in given]
     expected = op.backward.backward(*plain)
-    for found, same in zip(op.backward.backward(*given), expected, strict=True):
-        assert_same_bits(found, same)
+    assert_all_same_bits(op.backward.backward(*given), expected)
     base = sample(dtype, size, seed=3).reshape(shape)
     base[np.isnan(base)] = 1  # a sum of two NaNs may be either
     sums = op.backward.backward(*plain, out=(base.copy(), base.copy()), accumulate=True)
     outs = view_ddy(base), view_dx(base.copy())
     op.backward.backward(*given, out=outs, accumulate=True)
-    for found, same in zip(outs, sums, strict=True):
-        assert_same_bits(found, same)
+    assert_all_same_bits(outs, sums)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)

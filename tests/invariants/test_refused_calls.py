@@ -78,6 +78,7 @@ BIAS: list[Row] = [
     (TypeError, "axis must be given by keyword", partial(fa.bias_act, X4, B4, "mish", 1)),
     (ValueError, "residual|not share",
      partial(fa.bias_act, f32(8, 4), B4, residual=X4, out=HELD[1:])),
+    (ValueError, "partial overlap", partial(fa.bias_act, SQUARE, B4, out=SQUARE.T)),
     (ValueError, "(bias|not share memory)",
      partial(fa.bias_act, f32(1, 4), B4, out=B4.reshape(1, 4))),
     (TypeError, "x must be an array, as forward",

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
-from normed import Arrays, Setting, assert_right, for_every_norm, run, run_on
-from recurrent import GATES, Step, errors
+from judged import errors
+from normed import Arrays, Setting, assert_right, for_every_norm, run
+from recurrent import GATES, Step
+from recurrent import errors as errors_of
 
 import fastact as fa
 from fastact.check import reference
-from fastact.check.expected import expected
-from fastact.check.expected.norms import NormOracle
-from fastact.measure.cases import Case
-from fastact.measure.norm_rows import rows_of, traits
+from fastact.measure.norm_rows import traits
 from fastact.ops.bounds import (
     BiasBounds,
     Bounds,
@@ -218,8 +217,7 @@ def test_norms_of_hard_data(where, dtype, setting, make, name):
     arrays = Arrays(setting, dtype)
     with np.errstate(over="ignore"):
         make(arrays, np.random.default_rng(0))
-    got = run(arrays, activation=name) if where.exact else run_on(where, arrays, activation=name)
-    assert_right(arrays, name, *got)
+    assert_right(arrays, name, *run(arrays, where, activation=name))
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
@@ -253,35 +251,19 @@ def test_channels(where, dtype, kind, name, make):
     if make is not None:
         with np.errstate(over="ignore"):
             make(arrays, np.random.default_rng(0))
-    x, dy, axes, kept = arrays.x, arrays.dy, (0, 2), (1, 12, 1)
-    made_in, compute = reference.wide(dtype), np.promote_types(dtype, np.float32)
-    weights = [where.of(a) for a in (arrays.weight, arrays.bias)]
-    op = fa.norm_apply if kind == "apply" else fa.batch_norm
-    options: dict[str, Any] = {"axis": 1} if kind == "apply" else {}
-    true = reference.statistics(x.astype(made_in), axes, 1e-5, True)
-    if kind == "training":
-        given = (None, None)
-        trains = {"training": True}
-    else:  # by given ones, in the type that is computed in
-        mean, var = (a.reshape(12).astype(compute) for a in (1 + true[0] / 2, true[1] ** -2))
-        given = tuple(map(where.of, (mean, var)))
-        trains = {}
-        rstd = 1 / np.sqrt(var.astype(made_in) + (1e-5 if kind == "running" else 0))
-        if kind == "apply":
-            given = (given[0], where.of(rstd.astype(compute)))
-            rstd = rstd.astype(compute)
-        true = (mean.reshape(kept), rstd.reshape(kept))
-    y, saved = op.forward(where.of(x), *given, *weights, **trains, **options, activation=name)
-    gradients = op.backward(where.of(dy), *saved, **trains, **options, activation=name)
-    back = [where.numpy(a).reshape(kept) for a in saved[1:3]]
-    oracle = NormOracle(op, rows_of(op, x.shape, options), dtype, name, on_gpu=not where.exact)
-    named = {"x": x, "dy": dy, "weight": arrays.weight, "bias": arrays.bias}
-    of_y, of_back = (oracle.of(named, s, depends=kind == "training") for s in (true, back))
-    judged = oracle.gradients(of_back)
-    found = [where.numpy(a) for a in (y, *gradients)]
-    expected = [oracle.y(of_y), *judged.values()]
-    for result, (exact, allowed) in zip(found, expected, strict=True):
-        assert reference.excess(result.reshape(exact.shape), exact, allowed) <= 1
+    compute = np.promote_types(dtype, np.float32)
+    mean, rstd = reference.statistics(arrays.x.astype(reference.wide(dtype)), (0, 2), 1e-5, True)
+    # Given ones are in the type that is computed in.
+    mean, var, rstd = (a.reshape(12).astype(compute) for a in (1 + mean / 2, rstd**-2, rstd))
+    op, given = {
+        "training": (fa.batch_norm, {"running_mean": None, "running_var": None, "training": True}),
+        "running": (fa.batch_norm, {"running_mean": mean, "running_var": var, "training": False}),
+        "apply": (fa.norm_apply, {"mean": mean, "rstd": rstd, "axis": 1}),
+    }[kind]
+    named = {"x": arrays.x, **given, **arrays.weights, "activation": name}
+    found = errors(op, named, [arrays.dy], where)
+    assert {"y", "dx", "dweight", "dbias"} <= found.keys()
+    assert max(found.values()) <= 1, found
 
 
 # --- bias_act -------------------------------------------------------------------------------------
@@ -294,18 +276,10 @@ def test_bias_act(backend, dtype, name):
     x, dy, residual = (rng.normal(size=(67, 20)).astype(dtype) for _ in range(3))
     bias = rng.normal(size=20).astype(dtype)
     x[1:9] = (-(residual[1:9].astype(float) + bias.astype(float))).astype(dtype)
-    given = {"x": x, "bias": bias, "residual": residual}
-    options = {"activation": name}
-    of = {n: backend.of(a) for n, a in given.items()}
-    case = Case(
-        fa.bias_act, "call", x.shape, x.dtype, {**given, **options}, backend.name != "numpy"
-    )
-    y = fa.bias_act(of["x"], of["bias"], residual=of["residual"], **options)
-    assert expected(case)["y"].error(backend.numpy(y)) <= 1
-    found = fa.bias_act.backward(backend.of(dy), *of.values(), **options)
-    exact = expected(case.at("backward", dy=dy))
-    for gradient, array in zip(("dx", "dbias"), found, strict=True):
-        assert exact[gradient].error(backend.numpy(array)) <= 1
+    named = {"x": x, "bias": bias, "residual": residual, "activation": name}
+    found = errors(fa.bias_act, named, [dy], backend)
+    assert {*found} == {"y", "dx", "dbias"}
+    assert max(found.values()) <= 1, found
 
 
 # --- gates ----------------------------------------------------------------------------------------
@@ -339,4 +313,4 @@ def test_gates_whose_sums_cancel(dtype, size):
             None,
             made(rows, columns) if "c" in op.results else None,
         )
-        assert max(errors(step)) <= 1, op.name
+        assert max(errors_of(step)) <= 1, op.name

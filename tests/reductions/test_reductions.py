@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from arrays import finite
-from conftest import assert_same_bits
-from devices import FRAMEWORKS, KERNELS
+from conftest import assert_same_bits, on_kernels
+from devices import FRAMEWORKS
 from sums import SUMS, reduction_error
 
 import fastact as fa
@@ -20,7 +20,7 @@ def op(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@on_kernels
 def test_rows_of_more_chunks_than_a_warp_has_lanes(device):
     """40 partial sums of 4096 vectors a row, and the columns' as many: each counts, and once."""
     dtype = np.float32

@@ -7,7 +7,7 @@ import pytest
 import torch
 from arrangements import padded
 from assembly import BUILT, REGISTERS, code_of, functions, loops, readable
-from conftest import assert_same_bits, stores_past_the_caches
+from conftest import assert_all_same_bits, assert_same_bits, stores_past_the_caches
 from devices import DTYPES, FRAMEWORKS
 
 import fastact as fa
@@ -164,8 +164,7 @@ def test_a_tuple_of_queries_and_keys(dtype, interleaved):
     found = fa.rotary(mine, cos, sin, interleaved=interleaved, out=mine)
     assert found[0] is mine[0]
     assert found[1] is mine[1]
-    for made, one in zip(mine, each, strict=True):
-        assert_same_bits(made, one)
+    assert_all_same_bits(mine, each)
 
 
 @each_dtype
