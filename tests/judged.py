@@ -1,4 +1,4 @@
-"""How far off a call is wherever kernels run, in units of the bounds that its op states."""
+"""A call wherever kernels run, judged by the bounds that its op states."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,18 +19,18 @@ def each(value: Any, of: Callable[[Any], Any]) -> Any:
     return of(value) if hasattr(value, "shape") else value
 
 
-def errors(
+def assert_right(
     op: Any,
     named: Mapping[str, Any],
     dys: Sequence[Any] = (),
     place: Framework = FRAMEWORKS[0],
     shape: tuple[int, ...] | None = None,
-) -> dict[str, float]:
-    """The largest error of each result, of what is saved, and of gradients for what was saved.
+) -> dict[str, Any]:
+    """What a call gives and saves, and the gradients for that, are within their bounds.
 
     named : the call's arguments, the data first, in arrays of NumPy. dys : the results' gradients
     in their order, where the call's gradients are to be judged. shape : of the data, where their
-    array is packed.
+    array is packed. Returns all that was judged, by name.
     """
 
     def run(entry: str, given: Mapping[str, Any]) -> Any:
@@ -41,22 +41,24 @@ def errors(
     parts = [each(a, place.numpy) for a in arrays_of(result)]
     if isinstance(result, fa.Moments):  # whose m2 may be kept as a root
         parts[1] = np.asarray(fa.Moments.of_checked(1, *parts).m2)
-    # Integers are saved as they are: the emulated device gives none back.
-    whole = {n for n, a in named.items() if hasattr(a, "dtype") and a.dtype.kind == "i"}
+    # Integers and masks are saved as they are: the emulated device gives none back.
+    whole = {n for n, a in named.items() if hasattr(a, "dtype") and a.dtype.kind in "biu"}
     saved = {n: a for n, a in zip(op.saves, saves, strict=True) if n not in whole}
     saved = {n: each(a, place.numpy) for n, a in saved.items()}
     dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype
     case = Case(op, "forward", shape or x.shape, dtype, named, not place.exact)
-    judged = [(case, {**saved, **dict(zip(op.results, parts, strict=False))})]
+    found = {**saved, **dict(zip(op.results, parts, strict=False))}
+    judged = expected(case)
     if dys:
         incoming = {f"d{n}": dy for n, dy in zip(op.results, dys, strict=True)}
         incoming = {"dy": tuple(dys) if len(dys) > 1 else dys[0], **incoming}
-        given = {**named, **saved, **incoming}
-        case = case.at("backward", **{**saved, **incoming}, before=named)
-        gradients = [each(a, place.numpy) for a in arrays_of(run("backward", given))]
-        judged.append((case, dict(zip(op.gradients, gradients, strict=True))))
-    found: dict[str, float] = {}
-    for case, made in judged:
-        exact = expected(case)
-        found |= {n: exact[n].error(a) for n, a in made.items() if a is not None and n in exact}
+        gradients = arrays_of(run("backward", {**named, **saved, **incoming}))
+        for name, gradient in zip(op.gradients, gradients, strict=False):
+            if gradient is not None:
+                found[name], like = np.asarray(place.numpy(gradient)), named.get(name[1:], x)
+                assert (found[name].dtype, found[name].shape) == (like.dtype, like.shape), name
+        judged |= expected(case.at("backward", **saved, **incoming, before=named))
+    off = {n: one.error(found[n]) for n, one in judged.items() if found.get(n) is not None}
+    assert off
+    assert max(off.values()) <= 1, (op.name, off)
     return found

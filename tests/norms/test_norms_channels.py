@@ -2,11 +2,11 @@
 
 from itertools import product
 
+import judged
 import numpy as np
 import pytest
 import torch
 from conftest import DTYPES, assert_all_same_bits, assert_same_bits, on_backends
-from judged import errors
 from normed import CHANNELS, LAST, Arrays, assert_right, layouts, run
 
 import fastact as fa
@@ -54,9 +54,8 @@ def test_16_bits_and_wider_parameters(backend):
         weight, bias = (1 + 0.5 * rng.normal(size=(2, shape[-1]))).astype(np.float32)
         x, dy = (rng.normal(size=shape).astype(DTYPES[name]) for _ in range(2))
         named = {"x": x, **more, "weight": weight, "bias": bias, "activation": activation, **LAST}
-        found = errors(op, named, [dy], backend)
+        found = judged.assert_right(op, named, [dy], backend)
         assert {"y", "rstd", "dx", "dweight", "dbias"} <= found.keys()
-        assert max(found.values()) <= 1, (op.name, shape, name, activation, found)
 
 
 # --- layouts and outputs --------------------------------------------------------------------------

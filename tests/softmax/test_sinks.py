@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import judged
 import numpy as np
 import pytest
 import torch
@@ -9,8 +10,6 @@ from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
-from fastact.check.expected import expected
-from fastact.measure.cases import Case
 
 by_framework = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
 by_dtype = pytest.mark.parametrize("dtype", list(DTYPES))
@@ -45,23 +44,11 @@ def assert_right(
     framework: Framework, x: np.ndarray, dy: np.ndarray, **options: Any
 ) -> dict[str, np.ndarray]:
     """The call, what forward saves and the gradients are within their bounds of the oracle's."""
-    op, of = fa.softmax, framework.of
-    beside = {n: options.pop(n) for n in ("mask", "sink") if n in options}
-    given = {n: of(array) for n, array in beside.items()}
-    y, saved = op.forward(of(x), **given, **options)
-    gradients = op.backward(of(dy), *saved, **options)
-    found = {"y": y, "dx": gradients}
-    if "sink" in beside:
-        found = {"y": y, "share": saved[2], "dx": gradients[0], "dsink": gradients[1]}
-    numbers = {n: np.asarray(framework.numpy(array)) for n, array in found.items()}
-    assert_same_bits(framework.numpy(op(of(x), **given, **options)), numbers["y"])
-    named = {"x": x, **beside, **options}
-    forward = Case(op, "forward", x.shape, x.dtype, named, not framework.exact)
-    kept = {n: numbers[n] for n in ("y", "share") if n in numbers}
-    for case in (forward, forward.at("backward", dy=dy, **kept)):
-        for name, exact in expected(case).items():
-            assert exact.error(numbers[name]) <= 1, name
-    return numbers
+    found = judged.assert_right(fa.softmax, {"x": x, **options}, [dy], framework)
+    given = {n: judged.each(v, framework.of) for n, v in options.items()}
+    y = fa.softmax(framework.of(x), **given)
+    assert_same_bits(framework.numpy(y), found["y"])
+    return found
 
 
 @by_framework

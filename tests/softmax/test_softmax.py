@@ -3,14 +3,13 @@
 from itertools import product
 from typing import Any
 
-import ml_dtypes
+import judged
 import numpy as np
 import pytest
 from conftest import assert_same_bits, on_backends, stores_past_the_caches
 from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
-from fastact.check import reference
 
 OPS = [fa.softmax, fa.log_softmax, fa.logsumexp]
 by_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -54,64 +53,26 @@ def data(shape: tuple[int, ...], dtype: str, spread: float = 3.0, seed: int = 0)
     return x.astype(DTYPES[dtype])
 
 
-def unit_of(exact: Any, dtype: Any) -> Any:
-    """Give one unit in the last place of 16-bit results."""
-    info = ml_dtypes.finfo(dtype)
-    return np.abs(exact) * float(info.eps) + float(info.smallest_subnormal)
-
-
-def rows_of(op: Any, x: np.ndarray, axis: Any) -> tuple[int, ...]:
-    named = axis if isinstance(axis, tuple) else (axis,)
-    return tuple(sorted(a % x.ndim for a in named))
-
-
 def assert_right(
     op: Any, x: np.ndarray, axis: Any, place: Framework = FRAMEWORKS[0], **options: Any
 ) -> np.ndarray:
     """The call's result is within the stated bounds of the oracle's."""
-    scale, mask = options.get("scale", 1.0), options.get("mask")
-    axes = rows_of(op, x, axis)
     keeps = {"keepdims": True} if op is fa.logsumexp else {}
-    given = {**options, **({} if mask is None else {"mask": place.of(mask)})}
-    with np.errstate(all="ignore"):
-        y = place.numpy(op(place.of(x), axis=axis, **given, **keeps))
-        assert y.dtype == x.dtype
-        z = reference.row_logits(x, scale, mask, x.dtype)
-        exact = reference.softmax_row(op.name, z, axes, mask is not None)
-        added = np.broadcast_to(reference.row_magnitudes(x, scale, mask, x.dtype), z.shape)
-        magnitude = np.max(added, axes, keepdims=True, initial=0)
-        count = int(np.prod([x.shape[a] for a in axes]))
-        rounds = scale != 1 or mask is not None
-        rough = not place.exact and x.dtype.itemsize == 2
-        allowed = op.bounds.allowed(exact, magnitude, count, x.dtype, rounds=rounds, on_gpu=rough)
-    assert reference.excess(y, exact, allowed) <= 1
-    return y
+    y = judged.assert_right(op, {"x": x, "axis": axis, **keeps, **options}, place=place)["y"]
+    assert y.dtype == x.dtype
+    return np.asarray(y)
 
 
 def assert_gradient_right(
     op: Any, x: np.ndarray, axis: Any, place: Framework = FRAMEWORKS[0], scale: float = 0.5
 ) -> None:
     """The gradient of what was saved is within the stated bounds, and is added to what is there."""
-    keeps = {"keepdims": True} if op is fa.logsumexp else {}
-    result, saved = op.forward(place.of(x), axis=axis, scale=scale, **keeps)
+    named = {"axis": axis, "scale": scale} | ({"keepdims": True} if op is fa.logsumexp else {})
+    result, saved = op.forward(place.of(x), **named)
     dy = data(place.numpy(result).shape, x.dtype.name, 1.0, seed=2)
-    dx = place.numpy(op.backward(place.of(dy), *saved, axis=axis, scale=scale, **keeps))
-    assert (dx.dtype, dx.shape) == (x.dtype, x.shape)
-    axes, wide = rows_of(op, x, axis), reference.wide(x.dtype)
-    kept = [a if a is None else place.numpy(a) for a in saved]
-    if op is fa.logsumexp:
-        z = reference.row_logits(x, scale, None, x.dtype)
-        lse = kept[2].astype(wide) + kept[3].astype(wide)
-        exact = scale * dy.astype(wide) * np.exp(z - lse)
-        allowed = op.bounds.through_lse(exact, z, x.dtype)
-    else:
-        y, of_y = kept[0].astype(wide), dy.astype(wide)
-        exact, sizes = reference.softmax_gradient(op.name, of_y, y, axes, scale)
-        count = int(np.prod([x.shape[a] for a in axes]))
-        allowed = op.bounds.gradient(exact, scale, count, x.dtype, **sizes)
-    assert reference.excess(dx, exact, allowed) <= 1
+    dx = judged.assert_right(op, {"x": x, **named}, [dy], place)["dx"]
     into = place.of(np.ones_like(dx))
-    op.backward(place.of(dy), *saved, axis=axis, scale=scale, **keeps, out=into, accumulate=True)
+    op.backward(place.of(dy), *saved, **named, out=into, accumulate=True)
     # dx was rounded on its own, by as much as 1 + dx may cancel to.
     off = 2e-2 if x.itemsize == 2 else 1e-6
     sums = 1 + dx.astype(np.float64)
