@@ -9,7 +9,6 @@ from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
 from fastact.check.expected import gates
-from fastact.ops.engine.op import arrays_of
 
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
@@ -103,6 +102,11 @@ class Step(gates.Step):
         return {name: array for name, array in named.items() if array is not None}
 
     @property
+    def named(self) -> dict[str, Any]:
+        """All that forward takes, the data first."""
+        return self._by_name | self.again
+
+    @property
     def gradients(self) -> tuple[np.ndarray | None, ...]:
         """What backward takes first."""
         return (self.dh, self.dc)[: len(self.op.results)]
@@ -134,20 +138,6 @@ def random_step(
         normal(packed[-1]),
         normal(*shape) if "c" in op.results else None,
         recompute=recompute,
-    )
-
-
-def errors(step: Step) -> tuple[float, float, float]:
-    """The largest errors of states, kept gates and gradients, in units of their bounds."""
-    op, narrow = step.op, step.gates.dtype.itemsize < 4
-    results, saved = op.forward(*step.arrays, **step.options)
-    true = gates.exact(step, saved if narrow and not step.recompute else ())
-    states, gradients = gates.of_forward(step, true), gates.of_backward(step, true)
-    made = zip(op.gradients, op.backward(*step.gradients, *saved, **step.again), strict=True)
-    return (
-        max(states[n].error(y) for n, y in zip(op.results, arrays_of(results), strict=True)),
-        0.0 if step.recompute else states["gates"].error(saved[0]),
-        max(gradients[name].error(dx) for name, dx in made if dx is not None),
     )
 
 
