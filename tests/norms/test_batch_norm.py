@@ -238,51 +238,6 @@ def test_halves_over_two_machines(backend):
         np.testing.assert_allclose(backend.numpy(back), dx[part], rtol=1e-10, atol=1e-13)
 
 
-f32 = np.zeros((4, 3), np.float32)
-ones = np.ones(3, np.float32)
-readonly = np.ones(3, np.float32)
-readonly.flags.writeable = False
-saved = (f32, np.zeros((1, 3), np.float32), np.ones((1, 3), np.float32))
-ERRORS: dict[str, tuple[Any, type[Exception], str]] = {
-    "batches": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=None,
-                                      num_batches=-1),
-                ValueError, "num_batches must not be negative, got -1"),
-    "num_batches": (lambda: fa.batch_norm(f32, ones, ones, training=True, momentum=None),
-                    TypeError, "num_batches must be given"),
-    "readonly": (lambda: fa.batch_norm(f32, readonly, ones, training=True), ValueError,
-                 "running_mean must be writable"),
-    "readonly var": (lambda: fa.batch_norm(f32, ones, readonly, training=True), ValueError,
-                     "running_var must be writable, got a read-only array"),
-    "mean's length": (lambda: fa.batch_norm(f32, np.ones(4, np.float32), ones), ValueError,
-                      r"running_mean must have shape \(3,\), got \(4,\)"),
-    "bias": (lambda: fa.norm_apply(f32, ones, ones, None, np.ones((3, 1), np.float32), axis=1),
-             ValueError, r"norm_apply: bias must have shape \(3,\), got \(3, 1\)"),
-    "statistics": (lambda: fa.batch_norm.backward_reduce(f32, f32, ones, ones[:2]), ValueError,
-                   r"backward_reduce: rstd must have shape \(1, 3\), got \(2,\)"),
-    "sums": (lambda: fa.batch_norm.backward_apply(f32, *saved, None, ones, ones[:2], 4), ValueError,
-             r"backward_apply: sum_dy_xhat must have shape \(1, 3\), got \(2,\)"),
-    "shared": (lambda: fa.batch_norm(f32, ones, ones, training=True), ValueError,
-               "running_mean must not share memory with running_var"),
-    "one value": (lambda: fa.batch_norm(f32[:1], ones, ones.copy(), training=True), ValueError,
-                  "x must have more than one value a channel in training"),
-    "stats": (lambda: fa.batch_norm.backward(f32, f32, saved[1], np.ones((3, 1), np.float32)),
-              ValueError, r"rstd must have shape \(1, 3\), got \(3, 1\)"),
-    "count": (lambda: fa.batch_norm.backward_apply(f32, *saved, None, ones, ones, 0), ValueError,
-              "count must be positive"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, error, words = ERRORS[name]
-    for _ in range(2):
-        with pytest.raises(error, match=words):
-            call()
-    assert (ones == 1).all()
-    assert (readonly == 1).all()
-    assert not f32.any()
-
-
 # Faults of a call in training that would else update all its arrays.
 SPOILED: dict[str, Any] = {
     "weight": np.ones(4, np.float32),

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from arrangements import shifted
-from conftest import assert_same_bits
-from devices import KERNELS
+from conftest import assert_same_bits, on_kernels
 from normed import exact_batch_norm
 from test_batch_norm import (
     assert_as_torch,
@@ -15,7 +14,7 @@ from test_batch_norm import (
 
 import fastact as fa
 
-pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+pytestmark = on_kernels
 
 
 def test_lines_that_only_a_large_block_holds(device, dtype):

@@ -2,7 +2,6 @@
 
 import functools
 import warnings
-from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
@@ -258,49 +257,6 @@ def test_what_is_no_weight(op, bad):
         assert np.isfinite(y[0])
         assert np.isnan(y[1])
         assert said == ["weights that are negative or not finite; what they are part of is NaN"]
-
-
-def each_error() -> Iterator[Any]:
-    x, ones = np.zeros((2, 3)), np.ones(2)
-    weights, where = "weights must broadcast to x's shape", "where must broadcast to x's shape"
-    yield x, {"weights": np.ones(4)}, ValueError, rf"{weights} \(2, 3\), got \(4,\)"
-    yield (
-        x,
-        {"weights": np.ones(4), "axis": 0},
-        ValueError,
-        r"or be along axis 0 \(2,\), got \(4,\)",
-    )
-    two, three = np.ones((3, 2)), np.ones((2, 3, 4))
-    in_order = r"or be along axes \(0, 1\), in this order, \(2, 3\), got \(3, 2\)"
-    yield three, {"weights": two, "axis": (0, 1)}, ValueError, in_order
-    yield three, {"weights": two.T}, ValueError, r"the lengths along the axes that axis= names"
-    yield x, {"weights": np.ones((3, 2)), "axis": (0, 1)}, ValueError, weights
-    yield x, {"weights": ones}, ValueError, weights
-    yield x, {"weights": 2.0}, TypeError, "weights must be an array, got 2.0"
-    yield x, {"weights": np.ones((2, 3), complex)}, TypeError, "weights must have dtype"
-    yield x, {"weights": torch.ones(2, 3)}, TypeError, "one framework"
-    yield x, {"where": np.ones(4, bool)}, ValueError, where
-    yield x, {"where": np.ones((5, 2, 3), bool)}, ValueError, where
-    yield x, {"where": np.ones((2, 3))}, TypeError, "where must have dtype bool, got float64"
-    yield x, {"where": np.ones((2, 3), int)}, TypeError, "where must have dtype bool, got int64"
-    yield x, {"where": 0}, TypeError, "where must have dtype bool, got 0"
-    yield x, {"where": np.ma.ones((2, 3))}, TypeError, "where"
-
-
-@each_weighted
-def test_errors(op):
-    for x, named, kind, words in each_error():
-        if not op.entry_points["call"].defaults.keys() >= named.keys():
-            continue
-        for _ in range(2):
-            with pytest.raises(kind, match=f"fastact.{op.name}: .*{words}"):
-                op(x, **named)
-
-
-def test_out_is_not_the_weights():
-    w = np.ones(3)
-    with pytest.raises(ValueError, match="out must not share memory with weights"):
-        fa.mean(np.zeros((3, 3)), 0, weights=w[:, None], out=w)
 
 
 # --- integers -------------------------------------------------------------------------------------
