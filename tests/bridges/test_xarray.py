@@ -331,9 +331,8 @@ def test_groups_of_lazy_labels():
     x = of_time(True)
     x = x.assign_coords(month=x["month"].chunk(time=2))
     for obj in (x, x.copy(data=x.to_numpy())):
-        by = {"month": UniqueGrouper(labels=[1, 2, 3, 5])}
-        found, own = fx.groupby(obj, **by).sum(), obj.groupby(**by).sum()
-        assert (found.chunks is None) == (own.chunks is None)
+        found = fx.groupby(obj, month=UniqueGrouper(labels=[1, 2, 3, 5])).sum()
+        assert found.chunks is not None or obj.chunks is None  # xarray of before 2026 waits for these
         expected = fx.groupby(of_time(False), "month").sum().reindex(month=[1, 2, 3, 5])
         np.testing.assert_allclose(found, expected)
 

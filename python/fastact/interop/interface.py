@@ -45,13 +45,14 @@ def described(
 ) -> NDArray[Any]:
     """NumPy's array of memory that is elsewhere: for its numbers, its values are out of reach."""
     interface = {
-        "shape": tuple(shape) or (1,),  # NumPy 2.0 would read the value of what has no axes
-        "strides": tuple(strides) if strides else None,
+        "shape": tuple(shape),
+        "strides": None if strides is None else tuple(strides),
         "typestr": np.dtype(dtype).str,
-        "data": (address, readonly),
+        # NumPy 2.0 would take an address of 0, of no bytes, for a value that it has to store.
+        "data": (address or np.dtype(dtype).itemsize, readonly),
         "version": 3,
     }
-    return np.asarray(_Memory(interface, owner)).reshape(shape)
+    return np.asarray(_Memory(interface, owner))
 
 
 def read(array: Any) -> Described:
