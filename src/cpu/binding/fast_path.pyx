@@ -236,7 +236,7 @@ cdef bint same_device(DLDevice a, DLDevice b) noexcept:
     return a.device_type == b.device_type and a.device_id == b.device_id
 
 
-cdef bint borrow(object x, TensorType* kind, DLTensor* to) except -1:
+cdef inline bint borrow(object x, TensorType* kind, DLTensor* to) except -1:
     """Describe a tensor, a contiguous one without strides; False: Python finds out why."""
     cdef int64_t expected = 1
     cdef bint contiguous = True
@@ -313,7 +313,9 @@ cdef inline bint quick_match(const ArrayArgument* a, const ArrayArgument* b) noe
     return True
 
 
-cdef inline bint quick_apart(const ArrayArgument* a, const ArrayArgument* b, int64_t bytes) noexcept:
+cdef inline bint quick_apart(
+    const ArrayArgument* a, const ArrayArgument* b, int64_t bytes
+) noexcept:
     """The memory is equal or disjoint."""
     return not bytes or a.data == b.data or a.data + bytes <= b.data or b.data + bytes <= a.data
 
@@ -419,7 +421,7 @@ cdef int run_remote(
     return 0
 
 
-cdef void run_quick(
+cdef inline void run_quick(
     const Work* work, int operands, const ArrayArgument* arrays, int64_t size
 ) noexcept:
     """Run the kernel; without an iterator, whose preparation takes most of a small array's time."""
