@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from arrangements import padded
-from assembly import BUILT, REGISTERS, code_of, functions, loops, readable
+from assembly import BUILT, REGISTERS, code_of, functions, kernels, loops, readable
 from conftest import assert_all_same_bits, assert_same_bits, stores_past_the_caches
 from devices import DTYPES, FRAMEWORKS
 
 import fastact as fa
-from fastact import _cpu
 from fastact.check.expected import errors
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -284,7 +283,7 @@ def test_pairs_are_turned_by_vectors(isa):
 
     Single numbers are multiplied as well, for what is left of a row.
     """
-    code, entries = code_of(_cpu.rotary_addresses(isa))
+    code, entries = code_of(kernels(isa, "rotary "))
     products = {key: _products(code, entry, REGISTERS[isa]) for key, entry in entries.items()}
     assert {key: count for key, count in products.items() if count < 4} == {}
 
