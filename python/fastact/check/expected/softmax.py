@@ -73,8 +73,9 @@ class _Rows:
         x, mask, softcap = widened(case, "x"), case.given.get("mask"), case.option("softcap")
         scores = x * case.option("scale")
         scores = softcap * np.tanh(scores / softcap) if softcap else scores
-        self.masked, self.out, parts = mask is not None, np.bool_(False), [scores]
-        if self.masked:
+        self.masked, parts = mask is not None, [scores]
+        self.out: Any = np.bool_(False)
+        if mask is not None:
             self.out = ~mask if mask.dtype == np.bool_ else np.isneginf(mask)
             if mask.dtype != np.bool_:
                 parts.append(wide(mask.astype(computed_in(case.dtype)), case.dtype))
