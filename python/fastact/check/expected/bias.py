@@ -1,10 +1,11 @@
-"""bias_act; the gradients of broadcasting are sums."""
+"""bias_act, also to the bits of the activation itself; the gradients of broadcasting are sums."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...measure.cases import DOUBLE, Case, adds_bias
 from ...ops.bounds import computed_in
@@ -20,6 +21,26 @@ def sums(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
     compute = computed_in(x.dtype)
     z = x.astype(compute) + reference.along(bias.astype(compute), x.ndim, axis)
     return z if residual is None else z + residual.astype(compute)
+
+
+def expected_y(name: str, x: Any, bias: Any, axis: int, residual: Any = None) -> NDArray[Any]:
+    """y by the activation itself, of sums in the type that is computed in."""
+    z: NDArray[Any] = sums(x, bias, axis, residual)
+    return z if name == IDENTITY else np.asarray(ops[name](z))
+
+
+def expected_dx(
+    name: str, dy: Any, x: Any, bias: Any, axis: int, residual: Any = None
+) -> NDArray[Any]:
+    """Give dx likewise."""
+    dy = dy.astype(computed_in(x.dtype))
+    if name == IDENTITY:
+        return np.asarray(dy)
+    op, z = ops[name], sums(x, bias, axis, residual)
+    if "x" in op.saves:
+        return np.asarray(op.backward(dy, z))
+    # The activation's own backward is of y; a gate's is of x, and its other factor is 1 here.
+    return np.asarray(ops["gated"].backward(dy, z, np.ones_like(z), activation=name)[0])
 
 
 def expected(case: Case) -> dict[str, Expected]:
