@@ -238,7 +238,9 @@ class MomentBounds(NamedTuple):
     """Stated accuracy of moments in double, with d = abs(mean) / std.
 
     |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
-    M is `magnitude`: the mean of |x|, and for types narrower than float64 the largest |x| more.
+    M is the mean of |x|, and for types narrower than float64 the largest |x| more: a block's terms
+    are taken relative to its first one, which may be the largest of all; float64 terms once more
+    relative to their mean.
     m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
     Rounding to another dtype adds half a ULP.
     gradient : dx has an error of so many u times the magnitudes of its two terms, and the mean's
@@ -252,19 +254,8 @@ class MomentBounds(NamedTuple):
     merged: float
     gradient: float = 6
 
-    @staticmethod
-    def magnitude(x: Any, axes: Any, dtype: Any) -> Any:
-        """Give the magnitudes by which an error of the mean over `axes`, which are kept, is told.
-
-        A block's terms are taken relative to its first one, which may be the largest of all;
-        float64 terms once more relative to their mean.
-        """
-        size = np.abs(x)
-        found = size.mean(axes, keepdims=True)
-        return found if _is_double(dtype) else found + size.max(axes, keepdims=True)
-
     def allowed_mean(self, exact: Any, mean_abs: Any, to: Any = np.float64) -> Any:
-        """Bound the error of the mean, in the dtype `to`. mean_abs: the data's `magnitude`."""
+        """Bound the error of the mean, in the dtype `to`. mean_abs: M of the data."""
         error = self.mean * np.asarray(mean_abs)
         return error + rounding(exact, to, error)
 
@@ -289,39 +280,6 @@ class StatisticBounds(NamedTuple):
     moments: MomentBounds
     gradient: float = 6
 
-    def of_left(self, weights: Any, correction: float) -> Any:
-        """The relative error of the sum of the weights less the correction."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.sums.absolute * weights / np.abs(weights - correction)
-
-    def error(self, exact: Any, of: Any, dtype: Any, of_left: Any = 0.0) -> Any:
-        """Bound the error of the statistic of data of a dtype, before it is rounded to its own.
-
-        of : mean, m2 and count of the elements that count, the last without a correction, and
-        magnitude, the mean of their abs(x). of_left : the error of that name, with weights.
-        """
-        if self.of in ("sum", "mean"):
-            share = of.count if self.of == "sum" else 1.0
-            return self.sums.share(dtype) * share * np.asarray(of.magnitude)
-        std = np.sqrt(of.m2 / of.count)
-        relative = self.moments.of_second(of.mean, std, dtype) + of_left
-        if self.of == "std":  # half of the variance's, and the root's own
-            relative = relative / 2 + 2.0**-52
-        return relative * np.abs(exact)
-
-    def allowed_gradient(
-        self, exact: Any, slope: Any, magnitude: Any, dtype: Any, of_left: Any = 0.0
-    ) -> Any:
-        """Bound the error of dx = slope (x - mean), or of a sum or a mean of the slope itself.
-
-        magnitude : of the data, as `MomentBounds.magnitude` tells it. of_left : as for `error`.
-        """
-        error = self.gradient * unit_roundoff(dtype) * np.abs(exact)
-        if self.of in ("var", "std"):
-            of_mean = self.moments.mean * np.asarray(magnitude) * np.abs(slope)
-            error = error + of_left * np.abs(exact) + of_mean
-        return error + rounding(exact, dtype, error)
-
 
 class BiasBounds(NamedTuple):
     """Stated accuracy of z = (x + bias) + residual, which the activation is of: sums u sum|terms|.
@@ -344,11 +302,6 @@ class ParametricBounds(NamedTuple):
     by_x: float
     by_parameter: float
     sums: SumBounds = SumBounds(ulp=0.5, absolute=2.0**-46)
-
-    def of_product(self, units: float, dy: Any, exact: Any, size: Any, dtype: Any) -> Any:
-        """Bound the error of dy times a derivative, before it is rounded to the dtype."""
-        error = np.abs(dy) * units * np.abs(size)
-        return unit_roundoff(dtype) * (error + np.abs(dy * exact))
 
 
 class DropoutBounds(NamedTuple):
@@ -374,41 +327,6 @@ class GatedBounds(NamedTuple):
 
     sums: float
     dbias: SumBounds
-
-    def of_gate(self, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of z. terms_abs: |a| + |bias|; 0 without a bias."""
-        return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
-
-    def of_factor(self, terms_abs: Any, c: Any, dtype: Any) -> Any:
-        """Bound the error of c. terms_abs: |b| + |bias|, 0 without a bias; c: 0 if no offset."""
-        return self.of_gate(terms_abs, dtype) + unit_roundoff(dtype) * np.abs(c)
-
-    @staticmethod
-    def _product(exact: Any, error: Any, dtype: Any) -> Any:
-        """Bound the error of a product in the dtype; error: the factors' own."""
-        narrow = unit_roundoff(dtype) * (np.abs(exact) + error) if is_narrow(dtype) else 0.0
-        return error + narrow + rounding(exact, dtype, error)
-
-    def allowed_y(self, act: Activation, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any) -> Any:
-        """Bound the error of y."""
-        t, of_t = act.value(z), act.of_value(z, of_z, dtype)
-        error = np.abs(c) * of_t + (np.abs(t) + of_t) * of_c
-        return self._product(t * c, error, dtype)
-
-    def of_da(
-        self, act: Activation, dy: Any, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any
-    ) -> Any:
-        """Bound the error of da, before it is rounded to the dtype; of the identity it is dy c."""
-        g = dy * c
-        of_g = np.abs(dy) * of_c + unit_roundoff(dtype) * np.abs(g)
-        slope = np.abs(act.slope(z))
-        found = act.of_gradient(np.abs(g) + of_g, z, of_z, dtype) + of_g * slope
-        return unless_beyond(g, dtype, found)
-
-    def of_db(self, act: Activation, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
-        """Bound the error of db, before it is rounded to the dtype."""
-        t, of_t = np.abs(act.value(z)), act.of_value(z, of_z, dtype)
-        return np.abs(dy) * (of_t + unit_roundoff(dtype) * (t + of_t))
 
 
 class NormBounds(NamedTuple):
