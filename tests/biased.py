@@ -11,8 +11,8 @@ from conftest import ACTIVATIONS
 from devices import Framework
 
 import fastact as fa
-from fastact.check.bias import expected_dx as expected_dx
-from fastact.check.bias import expected_y
+from fastact.check.expected.bias import expected_dx as expected_dx
+from fastact.check.expected.bias import expected_y
 
 NAMES = ["identity", *(op.name for op in ACTIVATIONS)]
 # With and without, and both ways: the identity alone has a way of its own.

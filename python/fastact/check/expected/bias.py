@@ -1,11 +1,13 @@
-"""bias_act; the gradients of broadcasting are sums."""
+"""bias_act, also to the bits of the activation itself; the gradients of broadcasting are sums."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ... import _cpu
 from ...measure.cases import DOUBLE, Case, adds_bias
 from ...ops.bounds import computed_in
 from ...ops.engine.fused import IDENTITY
@@ -20,6 +22,27 @@ def sums(x: Any, bias: Any, axis: int, residual: Any = None) -> Any:
     compute = computed_in(x.dtype)
     z = x.astype(compute) + reference.along(bias.astype(compute), x.ndim, axis)
     return z if residual is None else z + residual.astype(compute)
+
+
+def expected_y(name: str, x: Any, bias: Any, axis: int, residual: Any = None) -> NDArray[Any]:
+    """y by the activation itself, of sums in the type that is computed in."""
+    z: NDArray[Any] = sums(x, bias, axis, residual)
+    return z if name == IDENTITY else np.asarray(ops[name](z))
+
+
+def expected_dx(
+    name: str, dy: Any, x: Any, bias: Any, axis: int, residual: Any = None
+) -> NDArray[Any]:
+    """Give dx likewise."""
+    dy = np.asarray(dy.astype(computed_in(x.dtype)))
+    if name == IDENTITY:
+        return dy
+    op, z = ops[name], sums(x, bias, axis, residual)
+    if "x" in op.saves:
+        return np.asarray(op.backward(dy, z))
+    dx: NDArray[Any] = np.empty_like(z)  # its own backward is of y
+    _cpu.gradient_by_input(op._which, *map(_cpu.View.from_numpy, (dy, np.asarray(z), dx)))
+    return dx
 
 
 def expected(case: Case) -> dict[str, Expected]:
