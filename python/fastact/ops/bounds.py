@@ -371,80 +371,6 @@ class NormBounds(NamedTuple):
     each: float = 1 / 8
     rough: float = 0
 
-    def _is_rough(self, dtype: Any, on_gpu: bool) -> bool:
-        return bool(self.rough) and on_gpu and not _is_double(dtype)
-
-    def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, apart: Any = None) -> Any:
-        """Bound the error of the mean that is saved.
-
-        mean_abs : of the magnitudes of what was averaged. apart : of their distances from the mean,
-        on a GPU.
-        """
-        error = self.moments * np.asarray(mean_abs)
-        if self._is_rough(dtype, apart is not None):
-            error = error + self.rough * 2.0**-24 * np.asarray(apart)
-        return error + rounding(exact, computed_in(dtype), error)
-
-    def allowed_rstd(self, exact: Any, mean: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the saved rstd's error: half the relative error of a variance, and a rounding."""
-        share = self.moments if _is_double(dtype) else 2.0**-34
-        if self._is_rough(dtype, on_gpu):
-            share = self.rough * 2.0**-24
-        error = (share + 2.0**-52 * np.abs(mean * exact)) * np.abs(exact)
-        return error + rounding(exact, computed_in(dtype), error)
-
-    def forward(self, e: Any, dtype: Any, bias: Any = 0.0, on_gpu: bool = False) -> Any:
-        """Bound the error of z, before the activation.
-
-        e : the exact norm, of which `depends` is False where the statistics are not moments of x.
-        bias : if it is of a wider type than x is computed in.
-        """
-        error, xhat = self.again(e, dtype, bias), np.abs(e.xhat)
-        apart, w = np.abs(e.mean * e.rstd), np.abs(e.weight)
-        if not _is_double(dtype):
-            error = error + self.far * apart * w
-            if self._is_rough(dtype, on_gpu) and e.depends:
-                error = error + self.rough * 2.0**-24 * w * (1 + xhat)
-            return error
-        if not e.depends:
-            return error
-        return error + w * (self.far_double * apart + self.moments) * (1 + xhat)
-
-    def again(self, e: Any, dtype: Any, bias: Any = 0.0) -> Any:
-        """Bound the error of z as backward makes it again, of the statistics that it is given."""
-        scaled = self.scaled * np.abs(e.xhat * e.weight)
-        return unit_roundoff(dtype) * (scaled + np.abs(e.z) + np.abs(bias))
-
-    def _of_sum(self, constant: float, terms: Any, dtype: Any) -> Any:
-        """A constant of a sum of so many terms."""
-        each = self.each * np.asarray(terms) if _is_double(dtype) else 0.0
-        return unit_roundoff(dtype) * (constant + each)
-
-    def dx(self, e: Any, of_p: Any, dtype: Any) -> Any:
-        """Bound the error of dx; of_p: the error of p (`Activation.of_gradient`)."""
-        u, g, of_g = unit_roundoff(dtype), np.abs(e.p * e.weight), of_p * np.abs(e.weight)
-        if not e.depends:
-            error = self.given * u * g + of_g
-        else:
-            xhat, count = np.abs(e.xhat), e.x.size // max(1, np.size(e.rstd))
-            averaged = self._of_sum(self.averaged, count, dtype) * g + of_g
-            error = self.gradient * u * g + of_g + xhat * e.over(averaged * xhat)
-            if e.rows.centred:
-                error = error + e.over(averaged)
-        error = np.abs(e.rstd) * error
-        return error + rounding(e.dx, dtype, error)
-
-    def of_parameter(
-        self, terms: Any, of_terms: Any, dtype: Any, to: Any, total: Callable[[Any], Any]
-    ) -> Any:
-        """Bound the error of dweight or dbias, a sum of terms that err by of_terms, in `to`.
-
-        total : sums over the elements that the parameter meets.
-        """
-        count = total(1.0 + 0.0 * np.abs(terms))
-        error = self._of_sum(self.summed, count, dtype) * total(np.abs(terms)) + total(of_terms)
-        return error + rounding(total(terms), to, error)
-
 
 class RotaryBounds(NamedTuple):
     """Stated accuracy: |y - exact| <= products u (|a cos| + |b sin|), and a rounding to the dtype.
@@ -493,21 +419,6 @@ class GatedNormBounds(NormBounds):
     product with one of them is rounded, and errors are carried through. Where x A is normalised,
     that product in the type that is computed in.
     """
-
-    def product(self, a: Any, of_a: Any, b: Any, of_b: Any, dtype: Any) -> Any:
-        """Bound the error of a product in the computing type, from its factors' errors."""
-        error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
-        return error + unit_roundoff(dtype) * (np.abs(a * b) + error)
-
-    def moved(self, e: Any, of_xhat: Any) -> Any:
-        """How far ``weight * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
-        return np.abs(e.weight) * (of_xhat + np.abs(e.xhat) * e.over(np.abs(e.xhat) * of_xhat))
-
-    def moved_dx(self, e: Any, of_xhat: Any) -> Any:
-        """How far dx moves where xhat errs by of_xhat, and rstd is given."""
-        xhat, g = e.xhat, e.dy * e.weight
-        own = of_xhat * np.abs(e.over(g * xhat))
-        return np.abs(e.rstd) * (own + (np.abs(xhat) + of_xhat) * e.over(np.abs(g) * of_xhat))
 
 
 class GateBounds(NamedTuple):
