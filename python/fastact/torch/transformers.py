@@ -176,18 +176,10 @@ class Layer:
         return self.layer
 
 
+_NORMS = (RMSNorm, GemmaRMSNorm, RMSNormGated, MambaRMSNormGated)
 LAYERS: dict[str, type[torch.nn.Module]] = {
-    "RMSNorm": RMSNorm,
-    "GemmaRMSNorm": GemmaRMSNorm,
-    "RMSNormGated": RMSNormGated,
-    "MambaRMSNormGated": MambaRMSNormGated,
-    "SiLU": SiLU,
-    "GeLU": GeLU,
-    "GeluTanh": GeluTanh,
-    "NewGELU": GeluTanh,
-    "FastGELU": GeluTanh,
-    "ReLU2": ReLU2,
-    "GatedMLP": GatedMLP,
+    **{layer.__name__: layer for layer in (*_NORMS, SiLU, GeLU, GeluTanh, ReLU2, GatedMLP)},
+    **dict.fromkeys(("NewGELU", "FastGELU"), GeluTanh),
 }
 
 #: For `kernels`: the layers on the CPU, by their names. "rotary_pos_emb" is left out: `kernels`
@@ -196,35 +188,27 @@ MAPPING: dict[str, dict[str, Layer]] = {
     name: {"cpu": Layer(layer)} for name, layer in LAYERS.items()
 }
 
-# Classes that may have no name, and the name of the layer for them.
-_NAMES = {
-    "LlamaRMSNorm": "RMSNorm",
-    "MistralRMSNorm": "RMSNorm",
-    "Qwen2RMSNorm": "RMSNorm",
-    "Qwen3RMSNorm": "RMSNorm",
-    "GemmaRMSNorm": "GemmaRMSNorm",
-    "Gemma2RMSNorm": "GemmaRMSNorm",
-    "Gemma3RMSNorm": "GemmaRMSNorm",
-    **dict.fromkeys(_CASTINGS, "RMSNormGated"),
-    "MambaRMSNormGated": "MambaRMSNormGated",
-    "BambaRMSNormGated": "MambaRMSNormGated",
-    "GraniteMoeHybridRMSNormGated": "MambaRMSNormGated",
-    "NemotronHRMSNormGated": "MambaRMSNormGated",
-    "Zamba2RMSNormGated": "MambaRMSNormGated",
-    "LlamaMLP": "GatedMLP",
-    "MistralMLP": "GatedMLP",
-    "Qwen2MLP": "GatedMLP",
-    "Qwen3MLP": "GatedMLP",
-    "GemmaMLP": "GatedMLP",
-    "Gemma2MLP": "GatedMLP",
-    "Gemma3MLP": "GatedMLP",
-    "SiLUActivation": "SiLU",
-    "GELUActivation": "GeLU",
-    "GELUTanh": "GeluTanh",
-    "NewGELUActivation": "NewGELU",
-    "FastGELUActivation": "FastGELU",
-    "ReLUSquaredActivation": "ReLU2",
+# Classes that may have no name, by the name of the layer for them.
+_NAMELESS = {
+    "RMSNorm": ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"),
+    "GemmaRMSNorm": ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"),
+    "RMSNormGated": tuple(_CASTINGS),
+    "MambaRMSNormGated": (
+        *("MambaRMSNormGated", "BambaRMSNormGated", "GraniteMoeHybridRMSNormGated"),
+        *("NemotronHRMSNormGated", "Zamba2RMSNormGated"),
+    ),
+    "GatedMLP": (
+        *("LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP"),
+        *("GemmaMLP", "Gemma2MLP", "Gemma3MLP"),
+    ),
+    "SiLU": ("SiLUActivation",),
+    "GeLU": ("GELUActivation",),
+    "GeluTanh": ("GELUTanh",),
+    "NewGELU": ("NewGELUActivation",),
+    "FastGELU": ("FastGELUActivation",),
+    "ReLU2": ("ReLUSquaredActivation",),
 }
+_NAMES = {cls: name for name, classes in _NAMELESS.items() for cls in classes}
 
 
 def name_layers(model: torch.nn.Module) -> None:
