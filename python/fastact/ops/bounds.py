@@ -348,7 +348,9 @@ class NormBounds(NamedTuple):
     mean near enough was taken away: where rough is not 0, the mean may be off by
     rough u mean|x - mean| and rstd by rough u of itself more, and z by
     rough u |weight| (1 + |xhat|). A bias of a wider dtype than x is computed in has u |bias| more
-    in z.
+    in z. With a gate, A = act(gate) and act'(gate) are within the activation's bounds, each product
+    with one of them is rounded, and errors are carried through; where x A is normalised, that
+    product in the type that is computed in.
 
     Where they come from. The constants count roundings, of v2 too, whose multiply-add rounds twice.
     xhat: two differences, rstd, their product. z: weight and its product, twice. dx: weight, g, the
@@ -397,10 +399,6 @@ class DivergenceBounds(NamedTuple):
     share: float = 2.0**-44
     narrow_gradient: float = 2.0**-20
 
-    def of_gradient(self, dtype: Any) -> float:
-        """The share of a gradient."""
-        return self.narrow_gradient if is_narrow(dtype) else self.share
-
 
 class NormRotaryBounds(NormBounds):
     """Stated accuracy of a norm whose result is rounded, and then turned.
@@ -410,15 +408,6 @@ class NormRotaryBounds(NormBounds):
     """
 
     turned = RotaryBounds()
-
-
-class GatedNormBounds(NormBounds):
-    """Stated accuracy of a norm that is multiplied by A = act(gate), or whose x is.
-
-    The norm is within its own bounds, and A and act'(gate) are within the activation's. Each
-    product with one of them is rounded, and errors are carried through. Where x A is normalised,
-    that product in the type that is computed in.
-    """
 
 
 class GateBounds(NamedTuple):
