@@ -425,30 +425,6 @@ class GateBounds(NamedTuple):
     dbias: SumBounds
     sums: float = 0.15
 
-    def _scale(self, sums: Any, before: Any, reset: Any) -> Any:
-        return (1 + self.sums * np.abs(sums)) * (1 + np.abs(before)) * (1 + np.abs(reset))
-
-    def allowed_state(self, exact: Any, dtype: Any, **scales: Any) -> Any:
-        """Bound the error of a state, and of an activated gate. scales: S, H and Q by name."""
-        error = self.state_ulp * unit_roundoff(dtype) * self._scale(**scales)
-        return error + rounding(exact, dtype, error)
-
-    def _of_gradient(self, dtype: Any, returned: Any, **scales: Any) -> Any:
-        before, reset = np.abs(scales["before"]), np.abs(scales["reset"])
-        scale = self._scale(**scales) * (1 + before) * (1 + reset)
-        return self.gradient_ulp * unit_roundoff(dtype) * scale * np.abs(returned)
-
-    def allowed_gradient(self, exact: Any, dtype: Any, **scales: Any) -> Any:
-        """Bound the error of the gradients of a gate and of the state before. scales: G, too."""
-        error = self._of_gradient(dtype, **scales)
-        return error + rounding(exact, dtype, error)
-
-    def allowed_dbias(self, exact: Any, dtype: Any, to: Any, **scales: Any) -> Any:
-        """Bound the error of a bias's gradient; exact: the gradients of all rows (axis 0)."""
-        errors = self._of_gradient(dtype, **scales) + 0.0 * np.abs(exact)
-        magnitudes = np.sum(np.abs(exact), 0)
-        return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
-
 
 #: The error of a rough exponential of a small exponent, in u: the exponent is rounded together
 #: with a power of two that results are scaled by, of at most 2^64 (src/common/math/elementary.h).
