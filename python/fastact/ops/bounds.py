@@ -254,11 +254,6 @@ class MomentBounds(NamedTuple):
     merged: float
     gradient: float = 6
 
-    def allowed_mean(self, exact: Any, mean_abs: Any, to: Any = np.float64) -> Any:
-        """Bound the error of the mean, in the dtype `to`. mean_abs: M of the data."""
-        error = self.mean * np.asarray(mean_abs)
-        return error + rounding(exact, to, error)
-
     def of_second(self, mean: Any, std: Any, dtype: Any) -> Any:
         """Bound the relative error of m2, or of the variance, of data of `dtype`."""
         with np.errstate(all="ignore"):
