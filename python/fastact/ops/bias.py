@@ -24,16 +24,10 @@ from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
 
 class Along(NamedTuple):
-    """The axis of the bias, and its shape; what messages say of that."""
+    """The axis of the bias, and its shape."""
 
     axis: int
     bias: tuple[int, ...]
-    given: Any
-    like: str
-
-    @property
-    def bias_note(self) -> str:
-        return f", the length of axis {self.given} of {self.like}"
 
 
 class BiasAct(CachedOp[P, R]):
@@ -45,7 +39,11 @@ class BiasAct(CachedOp[P, R]):
     saves = ("x", "bias", "residual")
     gradients = ("dx", "dbias")
     args = records(
-        bias=Arg(shape="bias", called="an array with one axis"),
+        bias=Arg(
+            shape="bias",
+            called="an array with one axis",
+            note=", the length of axis {axis} of {leader}",
+        ),
         residual=Arg(shares="x"),
         x=Arg(unsaved=True),  # the identity's gradient needs no values
     )
@@ -63,7 +61,7 @@ class BiasAct(CachedOp[P, R]):
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Along:
         like, data = next(iter(call.views.items()))
         axis = axes.one(call.where, options.axis, len(data.shape), of=like)
-        return Along(axis, (data.shape[axis],), options.axis, like)
+        return Along(axis, (data.shape[axis],))
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The activation of the sum, and what `backward` needs.

@@ -238,7 +238,9 @@ class MomentBounds(NamedTuple):
     """Stated accuracy of moments in double, with d = abs(mean) / std.
 
     |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
-    M is `magnitude`: the mean of |x|, and for types narrower than float64 the largest |x| more.
+    M is the mean of |x|, and for types narrower than float64 the largest |x| more: a block's terms
+    are taken relative to its first one, which may be the largest of all; float64 terms once more
+    relative to their mean.
     m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
     Rounding to another dtype adds half a ULP.
     gradient : dx has an error of so many u times the magnitudes of its two terms, and the mean's
@@ -251,22 +253,6 @@ class MomentBounds(NamedTuple):
     far: float
     merged: float
     gradient: float = 6
-
-    @staticmethod
-    def magnitude(x: Any, axes: Any, dtype: Any) -> Any:
-        """Give the magnitudes by which an error of the mean over `axes`, which are kept, is told.
-
-        A block's terms are taken relative to its first one, which may be the largest of all;
-        float64 terms once more relative to their mean.
-        """
-        size = np.abs(x)
-        found = size.mean(axes, keepdims=True)
-        return found if _is_double(dtype) else found + size.max(axes, keepdims=True)
-
-    def allowed_mean(self, exact: Any, mean_abs: Any, to: Any = np.float64) -> Any:
-        """Bound the error of the mean, in the dtype `to`. mean_abs: the data's `magnitude`."""
-        error = self.mean * np.asarray(mean_abs)
-        return error + rounding(exact, to, error)
 
     def of_second(self, mean: Any, std: Any, dtype: Any) -> Any:
         """Bound the relative error of m2, or of the variance, of data of `dtype`."""
@@ -288,39 +274,6 @@ class StatisticBounds(NamedTuple):
     sums: SumBounds
     moments: MomentBounds
     gradient: float = 6
-
-    def of_left(self, weights: Any, correction: float) -> Any:
-        """The relative error of the sum of the weights less the correction."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.sums.absolute * weights / np.abs(weights - correction)
-
-    def error(self, exact: Any, of: Any, dtype: Any, of_left: Any = 0.0) -> Any:
-        """Bound the error of the statistic of data of a dtype, before it is rounded to its own.
-
-        of : mean, m2 and count of the elements that count, the last without a correction, and
-        magnitude, the mean of their abs(x). of_left : the error of that name, with weights.
-        """
-        if self.of in ("sum", "mean"):
-            share = of.count if self.of == "sum" else 1.0
-            return self.sums.share(dtype) * share * np.asarray(of.magnitude)
-        std = np.sqrt(of.m2 / of.count)
-        relative = self.moments.of_second(of.mean, std, dtype) + of_left
-        if self.of == "std":  # half of the variance's, and the root's own
-            relative = relative / 2 + 2.0**-52
-        return relative * np.abs(exact)
-
-    def allowed_gradient(
-        self, exact: Any, slope: Any, magnitude: Any, dtype: Any, of_left: Any = 0.0
-    ) -> Any:
-        """Bound the error of dx = slope (x - mean), or of a sum or a mean of the slope itself.
-
-        magnitude : of the data, as `MomentBounds.magnitude` tells it. of_left : as for `error`.
-        """
-        error = self.gradient * unit_roundoff(dtype) * np.abs(exact)
-        if self.of in ("var", "std"):
-            of_mean = self.moments.mean * np.asarray(magnitude) * np.abs(slope)
-            error = error + of_left * np.abs(exact) + of_mean
-        return error + rounding(exact, dtype, error)
 
 
 class BiasBounds(NamedTuple):
@@ -344,11 +297,6 @@ class ParametricBounds(NamedTuple):
     by_x: float
     by_parameter: float
     sums: SumBounds = SumBounds(ulp=0.5, absolute=2.0**-46)
-
-    def of_product(self, units: float, dy: Any, exact: Any, size: Any, dtype: Any) -> Any:
-        """Bound the error of dy times a derivative, before it is rounded to the dtype."""
-        error = np.abs(dy) * units * np.abs(size)
-        return unit_roundoff(dtype) * (error + np.abs(dy * exact))
 
 
 class DropoutBounds(NamedTuple):
@@ -375,41 +323,6 @@ class GatedBounds(NamedTuple):
     sums: float
     dbias: SumBounds
 
-    def of_gate(self, terms_abs: Any, dtype: Any) -> Any:
-        """Bound the error of z. terms_abs: |a| + |bias|; 0 without a bias."""
-        return self.sums * unit_roundoff(dtype) * np.asarray(terms_abs)
-
-    def of_factor(self, terms_abs: Any, c: Any, dtype: Any) -> Any:
-        """Bound the error of c. terms_abs: |b| + |bias|, 0 without a bias; c: 0 if no offset."""
-        return self.of_gate(terms_abs, dtype) + unit_roundoff(dtype) * np.abs(c)
-
-    @staticmethod
-    def _product(exact: Any, error: Any, dtype: Any) -> Any:
-        """Bound the error of a product in the dtype; error: the factors' own."""
-        narrow = unit_roundoff(dtype) * (np.abs(exact) + error) if is_narrow(dtype) else 0.0
-        return error + narrow + rounding(exact, dtype, error)
-
-    def allowed_y(self, act: Activation, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any) -> Any:
-        """Bound the error of y."""
-        t, of_t = act.value(z), act.of_value(z, of_z, dtype)
-        error = np.abs(c) * of_t + (np.abs(t) + of_t) * of_c
-        return self._product(t * c, error, dtype)
-
-    def of_da(
-        self, act: Activation, dy: Any, z: Any, of_z: Any, c: Any, of_c: Any, dtype: Any
-    ) -> Any:
-        """Bound the error of da, before it is rounded to the dtype; of the identity it is dy c."""
-        g = dy * c
-        of_g = np.abs(dy) * of_c + unit_roundoff(dtype) * np.abs(g)
-        slope = np.abs(act.slope(z))
-        found = act.of_gradient(np.abs(g) + of_g, z, of_z, dtype) + of_g * slope
-        return unless_beyond(g, dtype, found)
-
-    def of_db(self, act: Activation, dy: Any, z: Any, of_z: Any, dtype: Any) -> Any:
-        """Bound the error of db, before it is rounded to the dtype."""
-        t, of_t = np.abs(act.value(z)), act.of_value(z, of_z, dtype)
-        return np.abs(dy) * (of_t + unit_roundoff(dtype) * (t + of_t))
-
 
 class NormBounds(NamedTuple):
     """Stated accuracy of z, which the activation is of, and of the gradients.
@@ -430,7 +343,9 @@ class NormBounds(NamedTuple):
     mean near enough was taken away: where rough is not 0, the mean may be off by
     rough u mean|x - mean| and rstd by rough u of itself more, and z by
     rough u |weight| (1 + |xhat|). A bias of a wider dtype than x is computed in has u |bias| more
-    in z.
+    in z. With a gate, A = act(gate) and act'(gate) are within the activation's bounds, each product
+    with one of them is rounded, and errors are carried through; where x A is normalised, that
+    product in the type that is computed in.
 
     Where they come from. The constants count roundings, of v2 too, whose multiply-add rounds twice.
     xhat: two differences, rstd, their product. z: weight and its product, twice. dx: weight, g, the
@@ -452,80 +367,6 @@ class NormBounds(NamedTuple):
     summed: float = 18
     each: float = 1 / 8
     rough: float = 0
-
-    def _is_rough(self, dtype: Any, on_gpu: bool) -> bool:
-        return bool(self.rough) and on_gpu and not _is_double(dtype)
-
-    def allowed_mean(self, exact: Any, mean_abs: Any, dtype: Any, apart: Any = None) -> Any:
-        """Bound the error of the mean that is saved.
-
-        mean_abs : of the magnitudes of what was averaged. apart : of their distances from the mean,
-        on a GPU.
-        """
-        error = self.moments * np.asarray(mean_abs)
-        if self._is_rough(dtype, apart is not None):
-            error = error + self.rough * 2.0**-24 * np.asarray(apart)
-        return error + rounding(exact, computed_in(dtype), error)
-
-    def allowed_rstd(self, exact: Any, mean: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the saved rstd's error: half the relative error of a variance, and a rounding."""
-        share = self.moments if _is_double(dtype) else 2.0**-34
-        if self._is_rough(dtype, on_gpu):
-            share = self.rough * 2.0**-24
-        error = (share + 2.0**-52 * np.abs(mean * exact)) * np.abs(exact)
-        return error + rounding(exact, computed_in(dtype), error)
-
-    def forward(self, e: Any, dtype: Any, bias: Any = 0.0, on_gpu: bool = False) -> Any:
-        """Bound the error of z, before the activation.
-
-        e : the exact norm, of which `depends` is False where the statistics are not moments of x.
-        bias : if it is of a wider type than x is computed in.
-        """
-        error, xhat = self.again(e, dtype, bias), np.abs(e.xhat)
-        apart, w = np.abs(e.mean * e.rstd), np.abs(e.weight)
-        if not _is_double(dtype):
-            error = error + self.far * apart * w
-            if self._is_rough(dtype, on_gpu) and e.depends:
-                error = error + self.rough * 2.0**-24 * w * (1 + xhat)
-            return error
-        if not e.depends:
-            return error
-        return error + w * (self.far_double * apart + self.moments) * (1 + xhat)
-
-    def again(self, e: Any, dtype: Any, bias: Any = 0.0) -> Any:
-        """Bound the error of z as backward makes it again, of the statistics that it is given."""
-        scaled = self.scaled * np.abs(e.xhat * e.weight)
-        return unit_roundoff(dtype) * (scaled + np.abs(e.z) + np.abs(bias))
-
-    def _of_sum(self, constant: float, terms: Any, dtype: Any) -> Any:
-        """A constant of a sum of so many terms."""
-        each = self.each * np.asarray(terms) if _is_double(dtype) else 0.0
-        return unit_roundoff(dtype) * (constant + each)
-
-    def dx(self, e: Any, of_p: Any, dtype: Any) -> Any:
-        """Bound the error of dx; of_p: the error of p (`Activation.of_gradient`)."""
-        u, g, of_g = unit_roundoff(dtype), np.abs(e.p * e.weight), of_p * np.abs(e.weight)
-        if not e.depends:
-            error = self.given * u * g + of_g
-        else:
-            xhat, count = np.abs(e.xhat), e.x.size // max(1, np.size(e.rstd))
-            averaged = self._of_sum(self.averaged, count, dtype) * g + of_g
-            error = self.gradient * u * g + of_g + xhat * e.over(averaged * xhat)
-            if e.rows.centred:
-                error = error + e.over(averaged)
-        error = np.abs(e.rstd) * error
-        return error + rounding(e.dx, dtype, error)
-
-    def of_parameter(
-        self, terms: Any, of_terms: Any, dtype: Any, to: Any, total: Callable[[Any], Any]
-    ) -> Any:
-        """Bound the error of dweight or dbias, a sum of terms that err by of_terms, in `to`.
-
-        total : sums over the elements that the parameter meets.
-        """
-        count = total(1.0 + 0.0 * np.abs(terms))
-        error = self._of_sum(self.summed, count, dtype) * total(np.abs(terms)) + total(of_terms)
-        return error + rounding(total(terms), to, error)
 
 
 class RotaryBounds(NamedTuple):
@@ -553,10 +394,6 @@ class DivergenceBounds(NamedTuple):
     share: float = 2.0**-44
     narrow_gradient: float = 2.0**-20
 
-    def of_gradient(self, dtype: Any) -> float:
-        """The share of a gradient."""
-        return self.narrow_gradient if is_narrow(dtype) else self.share
-
 
 class NormRotaryBounds(NormBounds):
     """Stated accuracy of a norm whose result is rounded, and then turned.
@@ -566,30 +403,6 @@ class NormRotaryBounds(NormBounds):
     """
 
     turned = RotaryBounds()
-
-
-class GatedNormBounds(NormBounds):
-    """Stated accuracy of a norm that is multiplied by A = act(gate), or whose x is.
-
-    The norm is within its own bounds, and A and act'(gate) are within the activation's. Each
-    product with one of them is rounded, and errors are carried through. Where x A is normalised,
-    that product in the type that is computed in.
-    """
-
-    def product(self, a: Any, of_a: Any, b: Any, of_b: Any, dtype: Any) -> Any:
-        """Bound the error of a product in the computing type, from its factors' errors."""
-        error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
-        return error + unit_roundoff(dtype) * (np.abs(a * b) + error)
-
-    def moved(self, e: Any, of_xhat: Any) -> Any:
-        """How far ``weight * xhat`` moves, with the rstd of x, where xhat errs by of_xhat."""
-        return np.abs(e.weight) * (of_xhat + np.abs(e.xhat) * e.over(np.abs(e.xhat) * of_xhat))
-
-    def moved_dx(self, e: Any, of_xhat: Any) -> Any:
-        """How far dx moves where xhat errs by of_xhat, and rstd is given."""
-        xhat, g = e.xhat, e.dy * e.weight
-        own = of_xhat * np.abs(e.over(g * xhat))
-        return np.abs(e.rstd) * (own + (np.abs(xhat) + of_xhat) * e.over(np.abs(g) * of_xhat))
 
 
 class GateBounds(NamedTuple):
@@ -606,30 +419,6 @@ class GateBounds(NamedTuple):
     gradient_ulp: float
     dbias: SumBounds
     sums: float = 0.15
-
-    def _scale(self, sums: Any, before: Any, reset: Any) -> Any:
-        return (1 + self.sums * np.abs(sums)) * (1 + np.abs(before)) * (1 + np.abs(reset))
-
-    def allowed_state(self, exact: Any, dtype: Any, **scales: Any) -> Any:
-        """Bound the error of a state, and of an activated gate. scales: S, H and Q by name."""
-        error = self.state_ulp * unit_roundoff(dtype) * self._scale(**scales)
-        return error + rounding(exact, dtype, error)
-
-    def _of_gradient(self, dtype: Any, returned: Any, **scales: Any) -> Any:
-        before, reset = np.abs(scales["before"]), np.abs(scales["reset"])
-        scale = self._scale(**scales) * (1 + before) * (1 + reset)
-        return self.gradient_ulp * unit_roundoff(dtype) * scale * np.abs(returned)
-
-    def allowed_gradient(self, exact: Any, dtype: Any, **scales: Any) -> Any:
-        """Bound the error of the gradients of a gate and of the state before. scales: G, too."""
-        error = self._of_gradient(dtype, **scales)
-        return error + rounding(exact, dtype, error)
-
-    def allowed_dbias(self, exact: Any, dtype: Any, to: Any, **scales: Any) -> Any:
-        """Bound the error of a bias's gradient; exact: the gradients of all rows (axis 0)."""
-        errors = self._of_gradient(dtype, **scales) + 0.0 * np.abs(exact)
-        magnitudes = np.sum(np.abs(exact), 0)
-        return self.dbias.allowed(np.sum(exact, 0), magnitudes, to, np.sum(errors, 0))
 
 
 #: The error of a rough exponential of a small exponent, in u: the exponent is rounded together

@@ -37,16 +37,11 @@ Half = tuple[int, int]  # along the axis: where it begins, and its step
 
 
 class Halves(NamedTuple):
-    """The axis, and the shapes of a and b, and of the bias; what messages say of the latter."""
+    """The axis, and the shapes of a and b, and of the bias."""
 
     axis: int
     each: tuple[int, ...]
     bias: tuple[int, ...]
-    given: Any
-
-    @property
-    def bias_note(self) -> str:
-        return f", for a and for b the length of axis {self.given}"
 
 
 #: Words that the docstrings of all gated activations share.
@@ -121,7 +116,11 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         backward = signature_of(call, ("dy", *arrays), ("bias",))
         self.args = {
             "dy": Arg(shape="each", may_be_out=not self.packed),
-            "bias": Arg(shape="bias", called="an array with one axis"),
+            "bias": Arg(
+                shape="bias",
+                called="an array with one axis",
+                note=", for a and for b the length of axis {axis}",
+            ),
         }
         self.outs = {"y": Output(shape="each", in_place=not self.packed)}
         self._enter_points(backward, unasked=1)
@@ -222,14 +221,14 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         runs_along = bool(shape) or self.packed or "bias" in call.views
         axis = axes.one(call.where, options.axis, len(shape), of=first) if runs_along else 0
         if not self.packed:
-            return Halves(axis, shape, (2 * shape[axis],) if shape else (), options.axis)
+            return Halves(axis, shape, (2 * shape[axis],) if shape else ())
         if shape[axis] % 2:
             raise ValueError(
                 f"{call.where}: x must have an even length along axis {options.axis}, got shape "
                 f"{shape}"
             )
         each = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
-        return Halves(axis, each, (shape[axis],), options.axis)
+        return Halves(axis, each, (shape[axis],))
 
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
         whole = (now.shapes.axis,) if self.packed or "bias" in now.views else ()

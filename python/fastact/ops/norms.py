@@ -19,7 +19,7 @@ from .._cpu import ROW_NORMS, View
 from ..interop import validate
 from ..interop.call import Call
 from .activations import Parameters
-from .bounds import GatedNormBounds, NormBounds
+from .bounds import NormBounds
 from .dropout import DropoutOp
 from .engine import axes
 from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
@@ -426,8 +426,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
         is_centred = kind == "CentredNorm"
         weights, statistics = (WEIGHTS, STATISTICS) if is_centred else (WEIGHTS[:1], STATISTICS[1:])
         data = ("x", *(name for part in parts for name in part.saves))
-        if "gate" in data:
-            self.bounds = GatedNormBounds(scaled=self.bounds.scaled, rough=self.bounds.rough)
         front = [part.front for part in parts if part.front]
         if not front and kind in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(kind))

@@ -71,8 +71,9 @@ def expected(case: Case) -> dict[str, Expected]:
     if case.entry == "backward":
         dy = wide(case.array("dy"), DOUBLE).reshape(reduced(x.shape, over, keepdims=True))
         found = {}
-        share, most = op.bounds.of_gradient(case.dtype), _MOST
+        share, most = op.bounds.share, _MOST
         if is_narrow(case.dtype):
+            share = op.bounds.narrow_gradient
             tiny *= _SINGLE.smallest_subnormal / TINY
             most = float(_SINGLE.max) / 4
         for name, (each, size) in zip(op.gradients, slopes, strict=True):

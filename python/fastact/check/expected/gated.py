@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...measure.cases import Case
-from ...ops.bounds import Activation, computed_in, rounding
+from ...ops.bounds import (
+    Activation,
+    computed_in,
+    is_narrow,
+    rounding,
+    unit_roundoff,
+    unless_beyond,
+)
 from ...ops.engine.fused import IDENTITY
 from .. import reference
 from .common import Expected, activation_of, wide
@@ -62,8 +69,10 @@ class _Call:
         (self.a, of_a), (self.b, of_b) = map(self._added, halves, self.biases)
         self.z = np.minimum(self.a, self.limit)
         self.c = np.clip(self.b, -self.limit, self.limit) + offset
-        self.of_z, self.of_b = (self.bounds.of_gate(size, dtype) for size in (of_a, of_b))
-        self.of_c = self.bounds.of_factor(of_b, self.c if offset else 0.0, dtype)
+        self.u = unit_roundoff(dtype)
+        self.of_z, self.of_b = (self.bounds.sums * self.u * size for size in (of_a, of_b))
+        self.of_c = self.of_b + self.u * np.abs(self.c if offset else 0.0)
+        self.of_act = self.act.of_value(self.z, self.of_z, dtype)
         # Elements that overflow on the way, and places where the oracle lacks a limit.
         self.usual = np.isfinite(self.a) & np.isfinite(self.b)
 
@@ -80,11 +89,12 @@ class _Call:
         return x + more, np.abs(x) + np.abs(more)
 
     def y(self) -> Expected:
-        y, nan = self.act.value(self.z) * self.c, np.isnan(self.a) | np.isnan(self.b)
-        of = (self.act, self.z, self.of_z, self.c, self.of_c, self.dtype)
-        return Expected(
-            y, _WHOLE * self.bounds.allowed_y(*of), False, self.usual & np.isfinite(y), nan
-        )
+        value, nan = self.act.value(self.z), np.isnan(self.a) | np.isnan(self.b)
+        y = value * self.c
+        error = np.abs(self.c) * self.of_act + (np.abs(value) + self.of_act) * self.of_c
+        narrow = self.u * (np.abs(y) + error) if is_narrow(self.dtype) else 0.0
+        error = error + narrow + rounding(y, self.dtype, error)
+        return Expected(y, _WHOLE * error, False, self.usual & np.isfinite(y), nan)
 
     def gradients(self) -> dict[str, Expected]:
         case, bounds, act, dtype = self.case, self.bounds, self.act, self.dtype
@@ -93,10 +103,14 @@ class _Call:
         value, slope = act.value(z), act.slope(z)
         da = np.where(a > limit, 0, dy * c) * slope
         db = np.where(np.abs(b) > limit, 0, dy * value)
+        g, u = dy * c, self.u
+        of_g = np.abs(dy) * self.of_c + u * np.abs(g)
+        of_da = act.of_gradient(np.abs(g) + of_g, z, self.of_z, dtype) + of_g * np.abs(slope)
+        of_da = unless_beyond(g, dtype, of_da)
+        of_db = np.abs(dy) * (self.of_act + u * (np.abs(value) + self.of_act))
         # A sum that is at the limit within its error may have its gradient or 0.
-        of_da = bounds.of_da(act, dy, z, self.of_z, c, self.of_c, dtype)
-        of_da = of_da + np.where(np.abs(a - limit) <= self.of_z, np.abs(dy * c * slope), 0)
-        of_db, at_limit = bounds.of_db(act, dy, z, self.of_z, dtype), np.abs(np.abs(b) - limit)
+        of_da = of_da + np.where(np.abs(a - limit) <= self.of_z, np.abs(g * slope), 0)
+        at_limit = np.abs(np.abs(b) - limit)
         of_db = of_db + np.where(at_limit <= self.of_b, np.abs(dy * value), 0)
         # Products on the way that are too large, or that are subnormal numbers.
         usual = self.usual & (np.abs(dy * c) < self.info.max) & np.isfinite(slope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ...derivatives import formulas, gates
 from ...derivatives.operations import Operations
 from ...measure.cases import Case
+from ...ops.bounds import rounding, unit_roundoff
 from .. import reference
 from .common import Expected, widened
 
@@ -42,25 +43,26 @@ def expected(case: Case) -> dict[str, Expected]:
     each = gates.activated(op, named, _WIDE).values()
     like = named[op.state].shape
     values["gates"] = np.concatenate([np.broadcast_to(gate, like) for gate in each], axis=-1)
-    scales = _scales(op, named, letters)
+    scale, again = _scales(op, named, letters)
     if back:
-        return _gradients(case, before, named, values, scales)
+        return _gradients(case, before, named, values, scale * again)
     if case.option("recompute"):  # nothing is kept
         del values["gates"]
-    bound = op.bounds.allowed_state
-    return {n: _judged(value, bound, scales, dtype=case.dtype) for n, value in values.items()}
+    error = op.bounds.state_ulp * unit_roundoff(case.dtype) * scale
+    return {n: _judged(value, _beside(error, value), case.dtype) for n, value in values.items()}
 
 
-def _scales(op: Any, named: Mapping[str, Any], letters: str) -> dict[str, Any]:
-    """Give the magnitudes by which bounds are told, each of the state's shape."""
+def _scales(op: Any, named: Mapping[str, Any], letters: str) -> tuple[Any, Any]:
+    """Give the scale of a state's errors, and by how much that of gradients is larger."""
     sizes = {n: np.abs(named[n]) for n in ("gates", "recurrent", *_BIASES) if n in named}
     first, *others = sizes.values()
-    reset, before = 0 * named[op.state], named[op.state]
+    reset, before = 0 * named[op.state], np.abs(named[op.state])
     if op.takes_recurrent:
         for name in {"recurrent", "recurrent_bias"} & sizes.keys():
             reset = reset + np.split(sizes[name], len(letters), axis=-1)[letters.index("n")]
     sums = sum(np.split(sum(others, first), len(letters), axis=-1))
-    return {"sums": sums, "before": before, "reset": reset}
+    again = (1 + before) * (1 + reset)
+    return (1 + op.bounds.sums * sums) * again, again
 
 
 def _gradients(
@@ -68,11 +70,12 @@ def _gradients(
     before: Case,
     named: Mapping[str, Any],
     values: Mapping[str, Any],
-    scales: dict[str, Any],
+    scale: Any,
 ) -> dict[str, Expected]:
     """Judge the gradients by the activated gates that were saved, or are computed again.
 
-    A bias adds up the gradients of all rows.
+    A bias adds up the gradients of all rows. scale : of the errors, for gradients that come back of
+    magnitude 1.
     """
     op, bounds = case.op, case.op.bounds
     dys = [widened(case, f"d{n}") if case.has(f"d{n}") else None for n in op.results]
@@ -80,18 +83,20 @@ def _gradients(
     if not case.option("recompute"):
         saved |= {n: widened(case, n) for n in saved if case.has(n)}
     found = gates.gradients(op, dys, {**named, **saved}, _WIDE)
-    scales["returned"] = np.asarray(sum(np.abs(dy) for dy in dys if dy is not None))
+    returned = np.asarray(sum(np.abs(dy) for dy in dys if dy is not None))
+    each = bounds.gradient_ulp * unit_roundoff(case.dtype) * scale * returned
     made = {}
     for gradient, name in zip(op.gradients, op.differentiated, strict=True):
         at = formulas.standing(op, name, named)
         if name not in _BIASES:
-            exact, bound = found[name], bounds.allowed_gradient
-            made[gradient] = _judged(exact, bound, scales, dtype=case.dtype)
+            made[gradient] = _judged(found[name], _beside(each, found[name]), case.dtype)
         elif at is not None:
-            rows = _rows(found["recurrent" if name == "recurrent_bias" else "gates"])
-            flat = {n: _rows(p) for n, p in scales.items()}
-            told = {"dtype": case.dtype, "to": np.asarray(before.given[at]).dtype}
-            made[gradient] = _judged(rows, bounds.allowed_dbias, flat, rows.sum(0), **told)
+            exact = found["recurrent" if name == "recurrent_bias" else "gates"]
+            parts = exact, np.abs(exact), _beside(each, exact)
+            total, size, error = (_rows(part).sum(0) for part in parts)
+            to = np.asarray(before.given[at]).dtype
+            allowed = bounds.dbias.allowed(total, size, to, error) if exact.size else 0 * total
+            made[gradient] = _expected(total, allowed)
     return made
 
 
@@ -99,17 +104,16 @@ def _rows(array: Any) -> Any:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-def _judged(
-    value: Any, bound: Callable[..., Any], scales: Mapping[str, Any], exact: Any = None, **told: Any
-) -> Expected:
-    """Judge an array of the state's shape, or several side by side, as the scales are repeated.
+def _beside(error: Any, packed: Any) -> Any:
+    """Repeat an error of the state's shape for the arrays that lie beside each other in one."""
+    times = packed.shape[-1] // max(error.shape[-1], 1)
+    return np.concatenate([error] * times, axis=-1) if packed.size else np.zeros(packed.shape)
 
-    exact : the sum of its rows, where that is judged.
-    """
-    exact = np.asarray(value if exact is None else exact)
-    error = np.zeros(exact.shape)
-    if np.size(value):
-        times = {n: np.shape(value)[-1] // p.shape[-1] for n, p in scales.items()}
-        whole = {n: np.concatenate([p] * times[n], axis=-1) for n, p in scales.items()}
-        error = (1 + reference.BUDGET) * bound(value, **whole, **told)
+
+def _judged(exact: Any, error: Any, dtype: Any) -> Expected:
+    return _expected(exact, error + rounding(exact, dtype, error))
+
+
+def _expected(exact: Any, error: Any) -> Expected:
+    error = (1 + reference.BUDGET) * error
     return Expected(exact, error, False, np.isfinite(exact) & np.isfinite(error))

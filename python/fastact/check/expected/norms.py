@@ -85,7 +85,7 @@ class _Gate:
     """
 
     def __init__(self, case: Case, act: Activation, gate: Any) -> None:
-        self.bounds, self.dtype = case.op.bounds, case.dtype
+        self.dtype, self.u = case.dtype, bounds.unit_roundoff(case.dtype)
         self.info = np.finfo(computed_in(case.dtype))
         self.value, self.of_value = act.value(gate), act.of_value(gate, 0.0, case.dtype)
         self.slope, one = act.slope(gate), np.ones_like(gate)
@@ -94,8 +94,9 @@ class _Gate:
 
     def product(self, a: Any, of_a: Any, b: Any, of_b: Any) -> tuple[Any, Any]:
         """In the type that is computed in."""
-        error = self.bounds.product(a, of_a, b, of_b, self.dtype) + self.info.smallest_subnormal
         exact = a * b
+        error = np.abs(a) * of_b + np.abs(b) * of_a + of_a * of_b
+        error = error + self.u * (np.abs(exact) + error) + self.info.smallest_subnormal
         return exact, np.where(np.abs(exact) <= self.info.max, error, np.inf)
 
     def gated(self, a: Any, of_a: Any = 0.0) -> tuple[Any, Any]:
@@ -116,6 +117,7 @@ class _Norm:
 
     def __init__(self, case: Case) -> None:
         self.case, self.op, self.kind, self.dtype = case, case.op, traits(case.op), case.dtype
+        self.bounds, self.u = case.op.bounds, bounds.unit_roundoff(case.dtype)
         self.rows: Rows = rows_of(case.op, case.shape, case.given)
         activation = case.option("activation")
         self.act = activation_of(getattr(activation, "name", activation or IDENTITY), case.on_gpu)
@@ -170,9 +172,28 @@ class _Norm:
         size = self.dtypes.get("bias", self.dtype).itemsize
         return e.bias if size > computed_in(self.dtype).itemsize else 0.0
 
+    def _is_rough(self) -> bool:
+        """Whether a GPU adds up moments in float32."""
+        return bool(self.bounds.rough) and self.case.on_gpu and self.dtype != DOUBLE
+
+    def _of_sum(self, constant: float, terms: Any) -> Any:
+        """A constant of a sum of so many terms, in u."""
+        return constant + (self.bounds.each * terms if self.dtype == DOUBLE else 0.0)
+
+    def _again(self, e: _Exact, bias: Any = 0.0) -> Any:
+        """How far off z may be as backward makes it again, of the statistics that it is given."""
+        scaled = self.bounds.scaled * np.abs(e.xhat * e.weight)
+        return self.u * (scaled + np.abs(e.z) + np.abs(bias))
+
     def _of_z(self, e: _Exact) -> Any:
-        """How far off z may be."""
-        return self.op.bounds.forward(e, self.dtype, self._wide_bias(e), self.case.on_gpu)
+        """How far off z may be, before the activation."""
+        of, error = self.bounds, self._again(e, self._wide_bias(e))
+        apart, w, size = np.abs(e.mean * e.rstd), np.abs(e.weight), 1 + np.abs(e.xhat)
+        if self.dtype != DOUBLE:
+            error = error + of.far * apart * w
+        elif e.depends:
+            error = error + w * (of.far_double * apart + of.moments) * size
+        return error + of.rough * 2.0**-24 * w * size if self._is_rough() and e.depends else error
 
     def found(self) -> dict[str, Expected]:
         entry = self.case.entry
@@ -230,22 +251,27 @@ class _Norm:
             return self.act.value(e.z), (1 + reference.BUDGET) * allowed
         if self.of_x is None:
             return gate.rounded(*gate.gated(e.z, of_z))
-        moved = self.op.bounds.moved(e, e.rstd * self.of_x)
+        of_xhat = e.rstd * self.of_x  # which moves xhat weight, with the rstd of x
+        moved = np.abs(e.weight) * (of_xhat + np.abs(e.xhat) * e.over(np.abs(e.xhat) * of_xhat))
         return gate.rounded(e.z, of_z + moved)
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
         """The statistics."""
-        op, rows, dtype, on_gpu = self.op, self.rows, self.dtype, self.case.on_gpu
-        to, found = rows.statistics, {}
+        of, rows, computed = self.bounds, self.rows, computed_in(self.dtype)
+        to, found, rough = rows.statistics, {}, self._is_rough()
         if rows.centred:
-            error: Any = ulp(mean, computed_in(dtype)) / 2
+            error: Any = ulp(mean, computed) / 2
             if not given and x.size:
                 size, apart = (np.abs(x - m).mean(rows.axes, keepdims=True) for m in (0, mean))
-                error = op.bounds.allowed_mean(
-                    mean, size, dtype, **({"apart": apart} if on_gpu else {})
-                )
+                error = of.moments * size + (of.rough * 2.0**-24 * apart if rough else 0.0)
+                error = error + bounds.rounding(mean, computed, error)
             found["mean"] = Expected(mean.reshape(to), error.reshape(to), False, usual)
-        error = op.bounds.allowed_rstd(rstd, mean if rows.centred else 0 * rstd, dtype, on_gpu)
+        # Half the relative error of a variance.
+        share = of.moments if self.dtype == DOUBLE else 2.0**-34
+        share = of.rough * 2.0**-24 if rough else share
+        far = np.abs(mean * rstd) if rows.centred else 0 * rstd
+        error = (share + 2.0**-52 * far) * np.abs(rstd)
+        error = error + bounds.rounding(rstd, computed, error)
         if self.of_x is not None:
             error = error + rstd**2 * reference.average(np.abs(x * rstd) * self.of_x, rows.axes)
         return {**found, "rstd": Expected(rstd.reshape(to), error.reshape(to), False, usual)}
@@ -323,13 +349,25 @@ class _Norm:
         e : the exact norm of the statistics that backward is given. to : the dtype of the
         parameters' gradients. of_dy : how far off dy is, where there is no activation.
         """
-        bounds, total = self.op.bounds, partial(summed, self.rows)
-        p, of_z = e.p, bounds.again(e, dtype, self._wide_bias(e))
-        of_p = self.act.of_gradient(e.dy, e.z, of_z, dtype) + of_dy
-        found = {"dx": (e.dx, bounds.dx(e, of_p, dtype))}
-        terms = {"dweight": (p * e.xhat, of_p * np.abs(e.xhat)), "dbias": (p, of_p)}
-        for name, (each, error) in terms.items():
-            found[name] = total(each), bounds.of_parameter(each, error, dtype, to, total)
+        of, total, u = self.bounds, partial(summed, self.rows), bounds.unit_roundoff(dtype)
+        p, xhat, dx = e.p, e.xhat, e.dx
+        of_p = self.act.of_gradient(e.dy, e.z, self._again(e, self._wide_bias(e)), dtype) + of_dy
+        g, of_g = np.abs(p * e.weight), of_p * np.abs(e.weight)
+        if not e.depends:
+            error = of.given * u * g + of_g
+        else:
+            count = e.x.size // max(1, np.size(e.rstd))
+            averaged = self._of_sum(of.averaged, count) * u * g + of_g
+            error = of.gradient * u * g + of_g + np.abs(xhat) * e.over(averaged * np.abs(xhat))
+            if self.rows.centred:
+                error = error + e.over(averaged)
+        error = np.abs(e.rstd) * error
+        found = {"dx": (dx, error + bounds.rounding(dx, dtype, error))}
+        parts = {"dweight": (p * xhat, of_p * np.abs(xhat)), "dbias": (p, of_p)}
+        for name, (terms, of_terms) in parts.items():
+            exact, count = total(terms), total(1.0 + 0.0 * np.abs(terms))
+            error = self._of_sum(of.summed, count) * u * total(np.abs(terms)) + total(of_terms)
+            found[name] = exact, error + bounds.rounding(exact, to, error)
         return {n: (exact, (1 + reference.BUDGET) * error) for n, (exact, error) in found.items()}
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
@@ -340,13 +378,16 @@ class _Norm:
         if self.of_x is None:
             dy, (p, of_p) = e.dy, gate.gated(e.dy)
             e = replace(e, dy=p)
-            of_z = self.op.bounds.again(e, self.dtype)
+            of_z = self._again(e)
             dgate = gate.rounded(*gate.to_gate(dy, e.z, of_z))
             return {**self._of_norm(e, to, self.dtype, of_p), "dgate": dgate}
         of = self._of_norm(e, to, computed_in(self.dtype))
         of_xhat = e.rstd * self.of_x
         du, error = of["dx"]
-        error = error + self.op.bounds.moved_dx(e, of_xhat)
+        xhat, g = e.xhat, e.dy * e.weight
+        moved = of_xhat * np.abs(e.over(g * xhat))
+        moved = moved + (np.abs(xhat) + of_xhat) * e.over(np.abs(g) * of_xhat)
+        error = error + np.abs(e.rstd) * moved
         x = wide(self.case.array("x"), self.dtype).reshape(self.rows.split)
         dweight, of_dweight = of["dweight"]
         of_dweight = of_dweight + summed(self.rows, np.abs(e.dy) * of_xhat)
@@ -362,7 +403,7 @@ class _Norm:
         The bound is dx's for statistics that do not depend on x, with three terms.
         """
         case, dtype, rows = self.case, self.dtype, self.rows
-        of_z = self.op.bounds.again(e, dtype)
+        of_z = self._again(e)
         u = bounds.unit_roundoff(dtype)
         if "bias" in self.arrays:
             of_z = of_z + u * np.abs(e.bias)

@@ -60,8 +60,8 @@ def expected(case: Case) -> dict[str, Expected]:
         return {"y": Expected(value[0], error)}
     dy, found, info = widened(case, "dy"), [], np.finfo(computed_in(dtype))
     for units, (exact, size) in ((bounds.by_x, by_x), (bounds.by_parameter, by_w)):
-        error = bounds.of_product(units, dy, exact, size, dtype) + slack(dy * size, dtype)
-        error = error + info.smallest_subnormal
+        error = unit_roundoff(dtype) * (np.abs(dy) * units * np.abs(size) + np.abs(dy * exact))
+        error = error + slack(dy * size, dtype) + info.smallest_subnormal
         usual = np.isfinite(dy * exact) & (np.abs(dy * exact) + error <= info.max)
         found.append((dy * exact, np.broadcast_to(error, dy.shape), usual))
     (dx, of_dx, judged), (terms, of_terms, are_judged) = found

@@ -178,14 +178,13 @@ class _Moments(Elements):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case, bool(case.option("skipna")))
-        op, dtype = case.op, case.dtype
         self.spread = self.magnitude + self.largest
-        if not is_weighted(case) and self.x.size:
-            self.spread = op.bounds.magnitude(self.x, self.axes, dtype)
+        if not is_weighted(case) and case.dtype == DOUBLE:
+            self.spread = self.magnitude
         self.of_left = 0.0
         if case.has("weights"):
             self.of_left = _OF_WEIGHTS * self.count / np.abs(self.count - self.correction)
-        if "m2" in op.results:
+        if "m2" in case.op.results:
             self.divisor, self.of_left = np.ones_like(self.count), _OF_WEIGHTS * case.has("weights")
 
 

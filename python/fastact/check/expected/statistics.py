@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...measure.cases import DOUBLE, Case
+from ...ops.bounds import rounding, unit_roundoff
 from .common import Expected, ulp
 from .reductions import TINY, Elements, gradient_of, initial_of, where_of
 
@@ -43,7 +44,7 @@ def _of_left(case: Case, found: Elements) -> Any:
     """The error of what a correction leaves of the weights; 0 without any."""
     if not case.has("weights"):
         return 0.0
-    return case.op.bounds.of_left(found.count, found.correction)
+    return case.op.bounds.sums.absolute * found.count / np.abs(found.count - found.correction)
 
 
 def _statistic(case: Case, found: Elements) -> dict[str, Expected]:
@@ -55,7 +56,15 @@ def _statistic(case: Case, found: Elements) -> dict[str, Expected]:
     safe = np.where(judged, exact, 0)
     if op.of in ("var", "std"):
         judged &= found.m2 > 2.0**-50 * found.count * found.mean**2
-    error = op.bounds.error(safe, found, dtype, _of_left(case, found))
+    if op.of in ("sum", "mean"):
+        share = op.bounds.sums.share(dtype) * (found.count if op.of == "sum" else 1.0)
+        error = share * found.magnitude
+    else:
+        std = np.sqrt(found.m2 / found.count)
+        share = op.bounds.moments.of_second(found.mean, std, dtype) + _of_left(case, found)
+        if op.of == "std":  # half of the variance's, and the root's own
+            share = share / 2 + 2.0**-52
+        error = share * np.abs(safe)
     allowed = np.nan_to_num(error) + found.count * TINY
     allowed = allowed + op.bounds.sums.share(dtype) * abs(initial_of(case))
     if dtype == DOUBLE:  # a GPU adds up means of the largest numbers as they are
@@ -76,8 +85,11 @@ def _gradients(case: Case, found: Elements) -> dict[str, Expected]:
     slope = dy * _slope(op.of, found) * found.weights
     dx = slope * (found.x - found.mean) if op.of in ("var", "std") else slope
     dx = np.where(found.counts, dx, 0)
-    magnitude = found.magnitude + found.largest
-    error = op.bounds.allowed_gradient(dx, slope, magnitude, dtype, _of_left(case, found))
+    error = op.bounds.gradient * unit_roundoff(dtype) * np.abs(dx)
+    if op.of in ("var", "std"):
+        of_mean = op.bounds.moments.mean * (found.magnitude + found.largest) * np.abs(slope)
+        error = error + _of_left(case, found) * np.abs(dx) + of_mean
+    error = error + rounding(dx, dtype, error)
     few = (found.count > found.correction) & (found.m2 > 2.0**-40 * found.count * found.mean**2)
     judged = np.isfinite(dx) & (few if op.of in ("var", "std") else True)
     made = {"dx": Expected(dx, np.broadcast_to(error, dx.shape), True, judged)}

@@ -52,6 +52,7 @@ class Arg(NamedTuple):
     optional: bool = False  # it may be None, though it has no default
     unsaved: bool = False  # it may be None in backward alone
     called: str = "an array"  # what messages call it
+    note: str = ""  # what they add to its shape, by the call's options and the first array's name
     of_forward: bool = False  # `forward` may have returned it to `backward` as a number of NumPy's
     written: bool = False  # the call may write it
     shares: str = ""  # the argument, or the result, whose gradient is its own, too

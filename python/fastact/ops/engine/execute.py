@@ -167,7 +167,7 @@ class Execution:
                 elif allowed[0] != shape:
                     views[name] = self._repeated(name, view, data.shaped(allowed[0]))
                 continue
-            note = getattr(self.shapes, f"{name}_note", "")
+            note = self.entry.taken[name].note.format(leader=leader, **vars(self.options))
             raise ValueError(
                 f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
             )
