@@ -9,7 +9,6 @@ import pytest
 from arrays import finite
 
 import fastact as fa
-from fastact.check import reference
 from fastact.check.expected.gated import GatedCall
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
@@ -60,23 +59,11 @@ class Call(GatedCall):
         made = self.op.backward(of(self.dy), *map(of, self.arrays), bias, **self.named, **more)
         return made if isinstance(made, tuple) else (made,)
 
-    def gradients(self, made: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
-        """da, db and the halves of dbias, of what backward gave."""
-        found = dict(
-            zip(
-                ("da", "db"),
-                self.parts(made[0], self.axis) if self.op.packed else made[:2],
-                strict=True,
-            )
-        )
-        if self.bias is not None:
-            found |= dict(zip(("dbias_a", "dbias_b"), self.parts(made[-1], 0), strict=True))
-        return found
-
-    def errors(self, y: np.ndarray, made: tuple[np.ndarray, ...]) -> dict[str, float]:
-        """The worst errors, each divided by its bound."""
-        found = {"y": y, **self.gradients(made)}
-        return {name: reference.excess(found[name], *self.judged[name]) for name in found}
+    @property
+    def given(self) -> dict[str, Any]:
+        """All that forward takes by name, the data first."""
+        arrays = dict(zip(self.op.entry_points["call"].arrays, self.arrays, strict=True))
+        return {**arrays, "bias": self.packed_bias, **self.named}
 
 
 def made(
