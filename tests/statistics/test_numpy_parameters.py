@@ -47,6 +47,8 @@ def ways(op: Any, shape: tuple[int, ...], axis: Any, backend: Any) -> list[dict[
     found: list[dict[str, Any]] = [{}, {"where": rng.random(shape) < 0.8}]
     if "weights" in taken:
         found.append({"weights": rng.random(shape)})
+    if "initial" in taken:
+        found.append({"initial": 2.5})
     if "by" in taken and backend.exact and axis is not None:
         found.append({"by": rng.integers(-1, 3, shape), "groups": 4})
     return found
