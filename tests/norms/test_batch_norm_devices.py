@@ -7,10 +7,7 @@ import pytest
 from arrangements import shifted
 from conftest import assert_same_bits, on_kernels
 from normed import exact_batch_norm
-from test_batch_norm import (
-    assert_right,
-    draw,
-)
+from test_batch_norm import assert_right, draw
 
 import fastact as fa
 
