@@ -87,6 +87,11 @@ class Setting:
         return x.astype(made_in).reshape(self.split_shape)
 
 
+def several(op: str, *shapes: tuple[int, ...], groups: int = 0, **options: Any) -> list[Setting]:
+    """An op at each of these shapes, with the same options."""
+    return [Setting(op, shape, options, groups) for shape in shapes]
+
+
 def told(op: Any, **more: Any) -> dict[str, Any]:
     """What of a norm's dropout must be told, where it has some; more : other values."""
     return {n: v for n, v in {**needed(op), **more}.items() if n in op.checks}
@@ -115,18 +120,12 @@ def for_every_norm(settings: list[Setting]) -> list[Setting]:
 # channels first with long, short and single lines, and last; one group, groups of one.
 SETTINGS = for_every_norm(
     [
-        Setting("layer_norm", (5,)),
-        Setting("layer_norm", (32, 10)),
-        Setting("layer_norm", (1, 768)),
-        Setting("layer_norm", (130, 37)),
-        Setting("layer_norm", (3, 2500)),
-        Setting("layer_norm", (3, 20000)),
+        *several("layer_norm", (5,), (32, 10), (1, 768), (130, 37), (3, 2500), (3, 20000)),
         Setting("layer_norm", (6, 4, 50), {"axis": (-2, -1)}),
         Setting("layer_norm", (6, 30, 5), {"axis": 1}),
         Setting("layer_norm", (7, 3, 5, 6), {"axis": (0, 2)}),
         Setting("layer_norm", (9, 17), {"eps": 0.5}),
-        Setting("rms_norm", (33, 100)),
-        Setting("rms_norm", (2, 5000)),
+        *several("rms_norm", (33, 100), (2, 5000)),
         Setting("rms_norm", (6, 30, 5), {"axis": (0, 1)}),
         Setting("add_layer_norm", (19, 70)),
         Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
@@ -146,8 +145,7 @@ SETTINGS = for_every_norm(
         Setting("group_norm", (2, 12, 50), groups=12),
         Setting("group_norm", (2, 9, 7, 12), {"channel_axis": -1}, groups=4),
         Setting("group_norm", (12, 50), {"channel_axis": 0}, groups=3),
-        Setting("instance_norm", (9, 5, 9, 7)),
-        Setting("instance_norm", (2, 3, 60, 50)),
+        *several("instance_norm", (9, 5, 9, 7), (2, 3, 60, 50)),
         Setting("instance_norm", (3, 9, 7, 12), {"channel_axis": -1}),
         Setting("instance_norm", (3, 50), {"channel_axis": 0}),
         Setting("instance_norm", (3, 5)),
@@ -175,12 +173,16 @@ CHANNELS = [
     Setting("group_norm", (2, 3, 3, 1100), LAST, groups=2),
     Setting("group_norm", (2, 3, 3, 1100), LAST, groups=1100),
     Setting("group_norm", (130, 2, 3, 6), LAST, groups=2),
-    Setting("instance_norm", (3, 9, 7, 12), LAST),
-    Setting("instance_norm", (2, 50, 3), LAST),
-    Setting("instance_norm", (3, 2, 5, 4, 70), LAST),
-    Setting("instance_norm", (1, 1, 9, 65), LAST),
-    Setting("instance_norm", (2, 5, 7, 513), LAST),
-    Setting("instance_norm", (70, 4, 9), LAST),
+    *several(
+        "instance_norm",
+        (3, 9, 7, 12),
+        (2, 50, 3),
+        (3, 2, 5, 4, 70),
+        (1, 1, 9, 65),
+        (2, 5, 7, 513),
+        (70, 4, 9),
+        channel_axis=-1,
+    ),
 ]
 
 

@@ -7,16 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_all_same_bits, assert_same_bits
-from recurrent import (
-    GATES,
-    Step,
-    backward,
-    each_op,
-    everywhere,
-    forward,
-    on,
-    random_step,
-)
+from recurrent import GATES, Step, backward, each_op, everywhere, forward, on, random_step
 
 import fastact as fa
 

@@ -16,6 +16,7 @@ from normed import (
     exact_norm,
     layouts,
     run,
+    several,
 )
 
 import fastact as fa
@@ -28,31 +29,23 @@ from fastact.check import reference
 # a warp and a block; groups without pixels; batches of more rows than a team adds up in float32
 # (14).
 KINDS = [
-    Setting("layer_norm", (7, 1)),
-    Setting("layer_norm", (67, 3)),
+    *several("layer_norm", (7, 1), (67, 3)),
     Setting("rms_norm", (70, 8)),
-    Setting("layer_norm", (1500, 5)),
-    Setting("layer_norm", (37, 264)),
+    *several("layer_norm", (1500, 5), (37, 264)),
     Setting("add_layer_norm", (9, 1031)),
     Setting("rms_norm", (5, 4100)),
-    Setting("layer_norm", (2, 9001)),
-    Setting("layer_norm", (3, 5120)),
-    Setting("layer_norm", (3700, 72)),
+    *several("layer_norm", (2, 9001), (3, 5120), (3700, 72)),
     Setting("rms_norm", (4100, 260)),
-    Setting("group_norm", (300, 6, 3), groups=2),
-    Setting("group_norm", (3, 4, 9), groups=2),
-    Setting("group_norm", (2, 4, 700), groups=2),
+    *several("group_norm", (300, 6, 3), (3, 4, 9), (2, 4, 700), groups=2),
     Setting("group_norm", (3, 6, 1), groups=3),
     Setting("group_norm", (2, 4, 5001), groups=2),
     Setting(
         "group_norm", (2, 64, 7, 7), groups=4
     ),  # whole packs, whose parameters change amid them
     Setting("group_norm", (2, 40, 14, 14), groups=2),
-    Setting("instance_norm", (40, 600, 7, 7)),
-    Setting("instance_norm", (3, 5, 14, 14)),
+    *several("instance_norm", (40, 600, 7, 7), (3, 5, 14, 14)),
     Setting("group_norm", (5, 12, 3, 9), groups=6),
-    Setting("instance_norm", (2, 3, 3000)),
-    Setting("instance_norm", (700, 2, 3)),
+    *several("instance_norm", (2, 3, 3000), (700, 2, 3)),
 ]
 # Channels that come last: groups of one channel and of all; channels that packs divide or not, few,
 # and beyond a tile; one example and many; pixels of several chunks, of one, and so few that a block
@@ -65,9 +58,7 @@ KINDS += [
     Setting("group_norm", (2, 50, 10), LAST, groups=5),
     Setting("group_norm", (33, 2, 8), LAST, groups=8),
     Setting("group_norm", (2, 700, 16), LAST, groups=4),
-    Setting("instance_norm", (3, 9, 7, 12), LAST),
-    Setting("instance_norm", (2, 1500, 3), LAST),
-    Setting("instance_norm", (2, 70, 264), LAST),
+    *several("instance_norm", (3, 9, 7, 12), (2, 1500, 3), (2, 70, 264), channel_axis=-1),
 ]
 
 

@@ -31,6 +31,7 @@ NAMED = ("weights", "where")
 KINDS = {
     "all": (), "weights": ("weights",), "where": ("where",), "both": ("weights", "where"),
     "along": ("weights",), "correction": ("correction",), "skipna": ("skipna",),
+    "initial": ("initial",),
 }  # fmt: skip
 
 
@@ -57,7 +58,8 @@ def counting(dtype: Any, shape: tuple[int, ...], axes: tuple[int, ...], kind: st
         made["weights"] = (w if kind == "along" else np.where(hidden, 0, w)).astype(dtype)
     if "where" in names:
         made["where"] = (rng.random(shape) < 0.7) & ~hidden
-    return made | {name: 1 if name == "correction" else True for name in {*names} - {*NAMED}}
+    told = {"correction": 1, "skipna": True, "initial": 2.5}
+    return made | {name: told[name] for name in {*names} - {*NAMED}}
 
 
 def hide(x: np.ndarray, named: dict[str, Any]) -> None:

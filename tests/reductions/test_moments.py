@@ -67,22 +67,6 @@ def test_results_belong_to_the_caller(dtype):
     assert_same_bits(fa.moments(tensor, 1).m2.numpy(), fa.moments(x, 1).m2)
 
 
-def test_gradient_of_moments():
-    x = draw(np.float64, (5, 4))
-    dx = fa.moments.backward((None, np.ones(5)), x, axis=1)
-    np.testing.assert_allclose(dx, 2 * (x - x.mean(1, keepdims=True)), rtol=1e-9)
-    dx = fa.moments.backward((1.0, None), x, axis=1, out=x)
-    assert dx is x
-    np.testing.assert_allclose(dx, np.full((5, 4), 0.25))
-
-
-def test_no_gradient_of_too_few_values():
-    """Nothing comes back by a variance of no degrees of freedom, whose slope is infinite."""
-    x = np.ones((1, 3))
-    dx = fa.mean_var.backward((np.full(3, 2.0), None), x, axis=0, correction=1)
-    np.testing.assert_array_equal(dx, np.full((1, 3), 2.0))
-
-
 # --- merging --------------------------------------------------------------------------------------
 
 

@@ -70,19 +70,6 @@ def test_a_mask_of_true_changes_no_mean(op, dtype, shape, axes):
 
 
 @each_masked
-def test_what_does_not_count_is_not_seen(op, backend):
-    """NaN, infinities: masked, or of weight 0."""
-    x = np.array([[1.0, np.nan, 4.0, np.inf, 2.0], [5.0, 1.0, -np.inf, 2.0, np.nan]])
-    mask = np.isfinite(x)
-    expected = [op(row[there]) for row, there in zip(x, mask, strict=True)]
-    found = backend.numpy(op(backend.of(x), 1, where=backend.of(mask)))
-    np.testing.assert_allclose(found, expected, rtol=1e-15)
-    if op in WEIGHTED:
-        found = backend.numpy(op(backend.of(x), 1, weights=backend.of(mask.astype(np.float32))))
-        np.testing.assert_allclose(found, expected, rtol=1e-15)
-
-
-@each_masked
 def test_what_counts_is_seen(op):
     x = np.array([1.0, np.nan, 4.0, np.inf])
     where = np.array([True, True, True, False])
@@ -271,18 +258,6 @@ def test_other_integers(kind):
 
 
 # --- moments --------------------------------------------------------------------------------------
-
-
-def test_weighted_moments(backend, dtype):
-    rng = np.random.default_rng(0)
-    x, w = rng.normal(100, 3, (500, 7)).astype(dtype), rng.uniform(0, 2, 500).astype(dtype)
-    m = fa.moments(backend.of(x), 0, weights=backend.of(w))
-    wide, weights = x.astype(float), w.astype(float)[:, None]
-    mean = np.average(wide, 0, weights[:, 0])
-    count, found, m2 = (backend.numpy(part) for part in (m.count, m.mean, m.m2))
-    np.testing.assert_allclose(count, np.full(7, weights.sum()), rtol=1e-13)
-    np.testing.assert_allclose(found, mean, rtol=1e-13)
-    np.testing.assert_allclose(m2, (weights * (wide - mean) ** 2).sum(0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
