@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.workloads.gates import GATES
-from benchmarks.workloads.work import Work, by_torch
+from benchmarks.workloads.work import Work, torch_binder
 from conftest import assert_same_bits, needs_a_fused_isa, on_fused_isas
 from devices import DTYPES, FRAMEWORKS, KERNELS, to_torch
 from recurrent import Step, assert_all_same, backward, each_op, forward, on, random_step
@@ -80,7 +80,7 @@ def test_gradients_of_many_rows_are_nearer_than_those_of_a_chain(device):
     (case,) = GATES.on_gpu(fa.lstm_gates, "backward", "bfloat16", (8 * 64,))
     case = replace(case, shape=(4096, 4))
     step = Work(case, GATES, SimpleNamespace(random=random))
-    chain = by_torch(torch, case, GATES, compiles=False)
+    chain = torch_binder(torch, case, GATES, compiles=False)
     given = [
         {n: to_torch(device.numpy(a).copy()) for n, a in arrays.items()} for arrays in step.given
     ]
