@@ -100,11 +100,6 @@ class TimedCall:
         given = peers.flat((*self.fresh.args, *self.fresh.keywords.values()))
         return list({id(one): one for one in given if hasattr(one, "dtype")}.values())
 
-    @property
-    def bytes(self) -> int:
-        """Bytes that the call reads and writes."""
-        return sum(a.nbytes for a in (*self.read, *self.out) if a is not None)
-
 
 def timed_call(op: Any, direction: str, dtype: str, shape: Shape) -> TimedCall:
     """Return the call of an example of that shape."""
@@ -239,7 +234,8 @@ def measure(
     with num_threads(threads), np.errstate(all="ignore"):
         theirs, left_out = asked(options.peers, partial(call_of_peer, work, threads))
         samples = take_turns(calls | theirs, options.seconds)
-    moved = work.bytes / (2 * source.nbytes)  # by the call, over what the copy moves
+    # What the call reads and writes, over what the copy moves.
+    moved = sum(a.nbytes for a in (*work.read, *work.out) if a is not None) / (2 * source.nbytes)
     samples[COPY] = [sample * moved for sample in samples[COPY]]
     what = " × ".join(f"{n:,}" for n in shape)
     facts = {"op": op.name, "direction": direction, "dtype": dtype, "what": what}
