@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastact import _cpu
+from fastact.bench.bench import by_jax
 from fastact.bench.bench import show as print_tables
 from fastact.bench.turns import CpuRow, asked, medians, take_turns, time_of
 from fastact.measure.peers import (
@@ -50,15 +51,14 @@ from .onnx import by_onnx
 from .report import legend, markdown
 from .results import Results, machine
 from .workloads import FAMILIES
+from .workloads.libraries import Jax
 from .workloads.work import (
     Case,
-    Family,
     InMemory,
     Options,
     Work,
-    by_jax,
     by_numpy,
-    by_torch,
+    torch_binder,
 )
 
 _BYTES_A_SECOND = 2e9  # by a call and all that is done again and again with it
@@ -90,7 +90,7 @@ def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False
         FRESH: work.fresh,
         COPY: partial(_cpu.copy, np.empty_like(source), source),
     }
-    theirs, left_out = _ask_peers(family, peers, case, work, threads)
+    theirs, left_out = _ask_peers(peers, work, threads)
     calls |= {name: call for name, (call, _) in theirs.items()}
     if small:
         calls[FIRST] = _uncached(work.ours)
@@ -114,22 +114,15 @@ def _uncached(call: Call) -> Call:
 
 
 def _ask_peers(
-    family: Family, peers: Sequence[str], case: Case, work: Work, threads: int
+    peers: Sequence[str], work: Work, threads: int
 ) -> tuple[dict[str, tuple[Call, float]], dict[str, str]]:
     """Ask every peer for its call and time a first one; collect the reasons of those that can't."""
-    makers: dict[str, Callable[[Case, Work, int], Call]] = {
-        **family.others,
-        TORCH: _torch,
-        COMPILED: partial(_torch, compiles=True),
-        NUMPY: lambda case, work, threads: by_numpy(case, family, work),
-        JAX: lambda case, work, threads: by_jax(open_jax(threads), case, family, work),
-        ONNX: lambda case, work, threads: by_onnx(case, family, work, threads),
-    }
+    makers = {**_MAKERS, **work.family.others}
 
     def tried(peer: str) -> tuple[Call, float]:
         if peer not in makers:
-            raise LeftOut(f"not measured for {case.op.family}")
-        call = makers[peer](case, work, threads)
+            raise LeftOut(f"not measured for {work.op.family}")
+        call = makers[peer](work, threads)
         with np.errstate(all="ignore"):
             if peer == COMPILED:  # by its first call
                 call()
@@ -138,10 +131,24 @@ def _ask_peers(
     return asked(peers, tried)
 
 
-def _torch(case: Case, work: Work, threads: int, compiles: bool = False) -> Call:
+def _torch(work: Work, threads: int, compiles: bool = False) -> Call:
     torch = open_torch(threads)
-    bind = by_torch(torch, case, FAMILIES[case.op.family], compiles)
+    bind = torch_binder(torch, work.case, work.family, compiles)
     return bind(*({n: as_tensor(torch, a) for n, a in arrays.items()} for arrays in work.given))
+
+
+def _jax(work: Work, threads: int) -> Call:
+    jax = open_jax(threads)
+    return by_jax(jax, work.family.by(Jax(jax), work.case), *work.given, work.family.constant)
+
+
+_MAKERS: dict[str, Callable[[Work, int], Call]] = {
+    TORCH: _torch,
+    COMPILED: partial(_torch, compiles=True),
+    NUMPY: by_numpy,
+    JAX: _jax,
+    ONNX: by_onnx,
+}
 
 
 def measure(

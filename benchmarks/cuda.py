@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fastact.bench.bench import by_torch
 from fastact.bench.turns import asked, first_line, medians, time_of
 from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH
 from fastact.ops.engine.op import arrays_of
@@ -31,7 +32,7 @@ from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE
 from .results import GpuRow, Latency, Results, facts_of
 from .workloads import FAMILIES
-from .workloads.work import ITEM, Case, Options, Work, by_torch, differentiated
+from .workloads.work import ITEM, Case, Options, Work, torch_binder
 
 _PAST_L2 = 3  # times its size
 _SAMPLE_SECONDS = 3e-3
@@ -83,13 +84,13 @@ def bound(
 
     def calls(peer: str) -> list[Call] | None:
         if peer in (TORCH, COMPILED):
-            bind = by_torch(torch, case, family, compiles=peer == COMPILED)
+            bind = torch_binder(torch, case, family, compiles=peer == COMPILED)
         else:
             of = family.others_on_gpu.get(peer)
             function = None if of is None else of(case)
             if function is None:
                 return None
-            bind = differentiated(torch, function, case.entry == "backward", family.constant)
+            bind = partial(by_torch, torch, function, constant=family.constant)
         return [bind(*work.given) for work in sets]
 
     return asked(peers, calls)

@@ -17,7 +17,7 @@ import numpy as np
 from fastact.measure.peers import MKL, LeftOut
 
 if TYPE_CHECKING:
-    from .workloads.work import Call, Case, Work
+    from .workloads.work import Call, Work
 
 _HIGH_ACCURACY = 2  # VML_HA of mkl_vml_defines.h
 _LETTERS = {"float32": "s", "float64": "d"}
@@ -41,8 +41,9 @@ def _library() -> Any:
     raise LeftOut("its package has no libmkl_rt")
 
 
-def call(case: Case, work: Work, threads: int) -> Call:
+def call(work: Work, threads: int) -> Call:
     """Its call on the case's x."""
+    case = work.case
     function, letter = _FUNCTIONS.get(case.op.name), _LETTERS.get(case.dtype)
     if case.direction != "forward" or function is None or letter is None:
         raise LeftOut("it has no function of that, or of its type")

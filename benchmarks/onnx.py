@@ -10,7 +10,7 @@ from fastact.measure.peers import LeftOut
 
 if TYPE_CHECKING:
     from .shapes import Axis
-    from .workloads.work import Call, Case, Family, Work
+    from .workloads.work import Call, Work
 
 # Where an activation is no node of its own: what exporters write for it. ONNX Runtime fuses some.
 _BETWEEN = """\
@@ -69,8 +69,9 @@ def reduced(node: str, x: str, axis: Axis, y: str) -> str:
     return f"axes = Constant <value_ints = [{axes}]> ()\n{y} = {node} <keepdims = 0> ({x}, axes)"
 
 
-def by_onnx(case: Case, family: Family, work: Work, threads: int) -> Call:
+def by_onnx(work: Work, threads: int) -> Call:
     """The run of a session of one model; the results are new arrays."""
+    case, family = work.case, work.family
     if case.direction != "forward":
         raise LeftOut("it is for inference")
     if family.onnx is None:

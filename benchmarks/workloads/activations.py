@@ -36,8 +36,8 @@ def _gradient(m: Library, case: Case) -> Gradient | None:
     return Gradient(kernel.function, lambda arrays: (arrays["dy"], kernel.saved(arrays["x"])))
 
 
-def _numexpr(case: Case, work: Work, threads: int) -> Call:
-    numexpr = importlib.import_module("numexpr")
+def _numexpr(work: Work, threads: int) -> Call:
+    numexpr, case = importlib.import_module("numexpr"), work.case
     if case.direction != "forward":
         raise LeftOut("its naive formula is for the forward pass")
     # numexpr's own names of the two types that it has

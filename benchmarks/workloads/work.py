@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastact.bench.bench import TimedCall
+from fastact.bench.bench import TimedCall, by_torch
 from fastact.measure.cases import Maker, arguments
-from fastact.measure.peers import LeftOut, compiled_by_torch, flat
-from fastact.ops.engine.op import arrays_of
+from fastact.measure.peers import LeftOut, compiled_by_torch
 
 from ..shapes import Axis, Layout, Shape, chosen, shape_label, shared
-from .libraries import Jax, Library, NumPy, Torch
+from .libraries import Library, NumPy, Torch
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -251,7 +250,7 @@ class Family:
     constant : names of inputs that autograd does not differentiate by.
     onnx : the nodes of ONNX that do a case, in the words of its parser: of the inputs by their
         names, to y.
-    others : further peers on the CPU, each from a case, its `Work` and the number of threads.
+    others : further peers on the CPU, each from our work and the number of threads.
     others_on_gpu : further peers there, from a case a function as `torch` has it, or None where a
         peer has none.
     heading : of the column that tells the cases apart.
@@ -265,7 +264,7 @@ class Family:
     prepared: Callable[[Case, dict[str, Any]], dict[str, Any]] = _as_they_are
     constant: frozenset[str] = frozenset()
     onnx: Callable[[Case], str] | None = None
-    others: Mapping[str, Callable[[Case, Work, int], Call]] = field(default_factory=dict)
+    others: Mapping[str, Callable[[Work, int], Call]] = field(default_factory=dict)
     others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
         default_factory=dict
     )
@@ -289,6 +288,7 @@ class Work(TimedCall):
     """
 
     def __init__(self, case: Case, family: Family, make: Maker) -> None:
+        self.case, self.family = case, family
         op, data = case.op, (case.shape, case.dtype, case.options, make)
         given = family.prepared(case, arguments(op, "call", *data, family.optional))
         self.inputs = {name: array for name, array in given.items() if array is not None}
@@ -312,7 +312,7 @@ class Work(TimedCall):
         return {**self.inputs, **self.incoming}
 
 
-def by_torch(
+def torch_binder(
     torch: Any, case: Case, family: Family, compiles: bool = False
 ) -> Callable[[Arrays, Arrays], Call]:
     """torch's call of a case, of the inputs and the incoming gradients as tensors.
@@ -326,50 +326,12 @@ def by_torch(
     if gradient is not None:
         of, arguments = prepared(gradient.function), gradient.arguments
         return lambda inputs, incoming: partial(of, *arguments({**inputs, **incoming}))
-    return differentiated(torch, prepared(function), backward, family.constant)
+    return partial(by_torch, torch, prepared(function), constant=family.constant)
 
 
-def differentiated(
-    torch: Any, function: Callable[..., Any], backward: bool, constant: frozenset[str]
-) -> Callable[[Arrays, Arrays], Call]:
-    """A function's call, or what autograd does over a graph of it that is there already."""
-
-    def bind(inputs: Arrays, incoming: Arrays) -> Call:
-        if not backward:
-            return partial(function, **inputs)
-        leaves = {n: t.detach().requires_grad_() for n, t in inputs.items() if n not in constant}
-        results, given = arrays_of(function(**{**inputs, **leaves})), flat(incoming.values())
-        of = results[: len(given)], tuple(leaves.values()), given
-        return lambda: torch.autograd.grad(*of, retain_graph=True)
-
-    return bind
-
-
-def by_jax(jax: Any, case: Case, family: Family, work: Work) -> Call:
-    """jax's compiled call of a case, on arrays of its own, and waited for."""
-    function = family.by(Jax(jax), case)
-    inputs, incoming = ({n: jax.numpy.asarray(a) for n, a in of.items()} for of in work.given)
-
-    def gradients(leaves: Arrays, rest: Arrays, dys: tuple[Any, ...]) -> Any:
-        def results(leaves: Arrays) -> tuple[Any, ...]:
-            return arrays_of(function(**leaves, **rest))[: len(dys)]
-
-        return tuple(jax.vjp(results, leaves)[1](dys)[0].values())
-
-    arguments: tuple[Any, ...] = (inputs,)
-    compiled = jax.jit(lambda inputs: function(**inputs))
-    if case.entry == "backward":
-        leaves = {name: a for name, a in inputs.items() if name not in family.constant}
-        rest = {name: a for name, a in inputs.items() if name in family.constant}
-        dys = tuple(jax.numpy.asarray(a) for a in flat(incoming.values()))
-        arguments, compiled = (leaves, rest, dys), jax.jit(gradients)
-    compiled.lower(*arguments).compile()  # which the first call would, and finds done
-    return lambda: jax.block_until_ready(compiled(*arguments))
-
-
-def by_numpy(case: Case, family: Family, work: Work) -> Call:
+def by_numpy(work: Work, threads: int) -> Call:
     """NumPy's call of a case; it has the gradients that the family writes."""
-    m = NumPy()
+    m, case, family = NumPy(), work.case, work.family
     if case.entry != "backward":
         return partial(family.by(m, case), **work.inputs)
     gradient = family.gradient(m, case)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.workloads.gates import GATES
-from benchmarks.workloads.work import Work, by_torch
+from benchmarks.workloads.work import Work, torch_binder
 from conftest import (
     assert_all_same_bits,
     assert_same_bits,
@@ -84,7 +84,7 @@ def test_gradients_of_many_rows_are_nearer_than_those_of_a_chain(device):
     (case,) = GATES.on_gpu(fa.lstm_gates, "backward", "bfloat16", (8 * 64,))
     case = replace(case, shape=(4096, 4))
     step = Work(case, GATES, SimpleNamespace(random=random))
-    chain = by_torch(torch, case, GATES, compiles=False)
+    chain = torch_binder(torch, case, GATES, compiles=False)
     given = [
         {n: to_torch(device.numpy(a).copy()) for n, a in arrays.items()} for arrays in step.given
     ]

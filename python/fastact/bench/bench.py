@@ -8,7 +8,7 @@ they have one. Boards of many shapes, devices and peers are the repository's (`b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -29,6 +29,9 @@ from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import Progress, paragraph, say, styled, table
 from .turns import CpuRow, asked, duration, medians, take_turns
+
+Function = Callable[..., Any]
+Arrays = Mapping[str, Any]  # by the names that entry points give them
 
 PEERS = (NUMPY, TORCH, JAX)
 _COLUMNS = 768  # of the rows of ops that have an axis
@@ -91,11 +94,6 @@ class TimedCall:
         given = peers.flat((*self.fresh.args, *self.fresh.keywords.values()))
         return list({id(one): one for one in given if hasattr(one, "dtype")}.values())
 
-    @property
-    def bytes(self) -> int:
-        """Bytes that the call reads and writes."""
-        return sum(a.nbytes for a in (*self.read, *self.out) if a is not None)
-
 
 def timed_call(op: Any, direction: str, dtype: str, shape: Shape) -> TimedCall:
     """Return the call of an example of that shape."""
@@ -110,41 +108,60 @@ def timed_call(op: Any, direction: str, dtype: str, shape: Shape) -> TimedCall:
     return TimedCall(op, entry, named, incoming)
 
 
+def by_torch(
+    torch: Any, function: Function, inputs: Arrays, incoming: Arrays, constant: Collection[str] = ()
+) -> Call:
+    """Return a function's call, or what autograd does over a graph of it that is there already.
+
+    constant : names of inputs that it is not differentiated by.
+    """
+    if not incoming:
+        return partial(function, **inputs)
+    leaves = {n: t.detach().requires_grad_() for n, t in inputs.items() if n not in constant}
+    results, dys = arrays_of(function(**{**inputs, **leaves})), peers.flat(incoming.values())
+    of = results[: len(dys)], tuple(leaves.values()), dys
+    return lambda: torch.autograd.grad(*of, retain_graph=True, allow_unused=True)
+
+
+def by_jax(
+    jax: Any, function: Function, inputs: Arrays, incoming: Arrays, constant: Collection[str] = ()
+) -> Call:
+    """Return the same by jax, compiled, on arrays of its own, and waited for."""
+    arrays = {name: jax.numpy.asarray(a) for name, a in inputs.items()}
+    dys = tuple(jax.numpy.asarray(dy) for dy in peers.flat(incoming.values()))
+
+    def run(leaves: Arrays, rest: Arrays, dys: tuple[Any, ...]) -> Any:
+        def results(leaves: Arrays) -> tuple[Any, ...]:
+            return arrays_of(function(**leaves, **rest))[: len(dys) or None]
+
+        return tuple(jax.vjp(results, leaves)[1](dys)[0].values()) if dys else results(leaves)
+
+    leaves = {name: a for name, a in arrays.items() if name not in constant}
+    rest = {name: a for name, a in arrays.items() if name in constant}
+    compiled = jax.jit(run)
+    compiled.lower(leaves, rest, dys).compile()  # which the first call would, and finds done
+    return lambda: jax.block_until_ready(compiled(leaves, rest, dys))
+
+
 def _torch_call(work: TimedCall, threads: int) -> Call:
     torch = peers.open_torch(threads)
     function = _function(work, (torch.nn.functional, torch), torch)
     tensors = {n: peers.as_tensor(torch, a) for n, a in _arrays(work.named).items()}
-    if work.entry == "call":
-        return partial(function, {**work.named, **tensors})
-    leaves = {n: t for n, t in tensors.items() if t.is_floating_point()}
-    for leaf in leaves.values():
-        leaf.requires_grad_()
-    made = arrays_of(function({**work.named, **tensors}))
-    dys = [peers.as_tensor(torch, dy) for dy in peers.flat(work.incoming.values())]
-    of = made[: len(dys)], [*leaves.values()], dys
-    return lambda: torch.autograd.grad(*of, retain_graph=True, allow_unused=True)
+    dys = {"dy": tuple(peers.as_tensor(torch, dy) for dy in peers.flat(work.incoming.values()))}
+    constant = {name for name, tensor in tensors.items() if not tensor.is_floating_point()}
+    return by_torch(torch, function, tensors, dys if work.incoming else {}, constant)
 
 
 def _jax_call(work: TimedCall, threads: int) -> Call:
     jax = peers.open_jax(threads)
     function = _function(work, (jax.nn, jax.numpy), jax.numpy)
-    arrays = {n: jax.numpy.asarray(a) for n, a in _arrays(work.named).items()}
-    dys = tuple(jax.numpy.asarray(dy) for dy in peers.flat(work.incoming.values()))
-
-    def run(arrays: Mapping[str, Any]) -> Any:
-        if not dys:
-            return function({**work.named, **arrays})
-        return jax.vjp(lambda a: arrays_of(function({**work.named, **a})), arrays)[1](dys)
-
-    compiled = jax.jit(run)
-    return lambda: jax.block_until_ready(compiled(arrays))
+    return by_jax(jax, function, _arrays(work.named), work.incoming)
 
 
 def _numpy_call(work: TimedCall, threads: int) -> Call:
     if work.entry != "call":
         raise LeftOut("NumPy has no gradients")
-    function = _function(work, (), formulas.NUMPY)
-    return partial(function, work.named)
+    return partial(_function(work, (), formulas.NUMPY), **_arrays(work.named))
 
 
 _MAKERS: dict[str, Callable[[TimedCall, int], Call]] = {
@@ -165,20 +182,18 @@ def _arrays(named: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
 
 
-def _function(
-    work: TimedCall, modules: Sequence[Any], m: Any
-) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a peer's function of the named arguments of our call, or leave it out.
+def _function(work: TimedCall, modules: Sequence[Any], m: Any) -> Callable[..., Any]:
+    """Return a peer's function of the arrays of our call by keyword, or leave it out.
 
     modules : where a function of the op's name may stand; its parameters get ours by their names.
     m : the namespace for the formulas that are written once for all, of sums and in NumPy.
     """
     op = work.op
     if op.name in peers.SUMS:
-        return lambda named: peers.SUMS[op.name](named["x"], named.get("axis"), m)
+        return lambda x: peers.SUMS[op.name](x, work.named.get("axis"), m)
     if not modules:
         formula = formulas.naive(op.name)
-        return lambda named: formula(named["x"], m)
+        return lambda x: formula(x, m)
     function = next((f for of in modules if (f := getattr(of, op.name, None))), None)
     if function is None:
         raise LeftOut(f"it has no {op.name}")
@@ -192,7 +207,8 @@ def _function(
     if unknown:
         raise LeftOut(f"its {op.name} takes no {', '.join(sorted(unknown))}")
 
-    def run(named: Mapping[str, Any]) -> Any:
+    def run(**arrays: Any) -> Any:
+        named = {**work.named, **arrays}
         x, axis = named[first], named.get("axis", defaults.get("axis"))
         known = {**named, "dim": axis, "axis": axis, "normalized_shape": x.shape[-1:]}
         known["approximate"] = False  # of JAX's gelu
@@ -212,7 +228,8 @@ def measure(
     with num_threads(threads), np.errstate(all="ignore"):
         theirs, left_out = asked(options.peers, partial(call_of_peer, work, threads))
         samples = take_turns(calls | theirs, options.seconds)
-    moved = work.bytes / (2 * source.nbytes)  # by the call, over what the copy moves
+    # What the call reads and writes, over what the copy moves.
+    moved = sum(a.nbytes for a in (*work.read, *work.out) if a is not None) / (2 * source.nbytes)
     samples[COPY] = [sample * moved for sample in samples[COPY]]
     what = " × ".join(f"{n:,}" for n in shape)
     facts = {"op": op.name, "direction": direction, "dtype": dtype, "what": what}
