@@ -534,7 +534,7 @@ def to_numpy(
 
 
 def one_element(value: float, dtype: str) -> NDArray[Any]:
-    """A Python number as an element of a dtype: its bits, for bfloat16."""
+    """Make a Python number an element of a dtype: its bits, for bfloat16."""
     with np.errstate(all="ignore"):  # a number of NumPy's may be rounded to nothing, and tell
         if dtype != "bfloat16":
             return np.array(value, dtype)

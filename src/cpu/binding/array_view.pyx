@@ -243,14 +243,14 @@ cdef class View:
         return view
 
     cdef View model(self, shape, strides):
-        """A model of an array in other memory: it holds nothing."""
+        """Make a model of an array in other memory: it holds nothing."""
         cdef View view = self.shown(shape, strides)
         view.owner, view.source = None, UNSTATED
         view.operand.data = NULL
         return view
 
     cdef View without_memory(self):
-        """A model of this very shape and these strides."""
+        """Make a model of this very shape and these strides."""
         return self.model(self.shape, self.strides)
 
     def shaped(self, tuple shape not None):
@@ -273,7 +273,7 @@ cdef class View:
         return view
 
     def repeats(self, View like not None):
-        """This memory as one element of `like`'s dtype, read at every position of `like`."""
+        """Show this memory as one element of `like`'s dtype, read at every position of `like`."""
         cdef View view = self.shown(like.shape, (0,) * like.operand.ndim)
         low, high = self.reach
         if element_count(like) > 0 and high - low < like.itemsize:
