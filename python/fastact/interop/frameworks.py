@@ -176,7 +176,7 @@ class _DLPack(Framework):
 
     def device(self, array: Any) -> tuple[int, int]:
         try:
-            return _cpu.plain_device_pair(*array.__dlpack_device__())
+            return _cpu.plain_device(*array.__dlpack_device__())
         except OF_INTERPRETER:
             raise
         except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
