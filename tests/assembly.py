@@ -84,7 +84,7 @@ def module_and_base() -> tuple[Path, int]:
 
 
 def kernels(isa: str, part: str) -> dict[tuple[str, str], int]:
-    """The addresses of the kernels whose names begin so, by name and dtype."""
+    """Give the addresses of the kernels whose names begin so, by name and dtype."""
     found = _cpu.kernel_addresses(isa)
     return {key: address for key, address in found.items() if key[0].startswith(part)}
 

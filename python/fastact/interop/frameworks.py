@@ -172,7 +172,7 @@ class _DLPack(Framework):
 
     def device(self, array: Any) -> tuple[int, int]:
         try:
-            return _cpu.plain_device_pair(*array.__dlpack_device__())
+            return _cpu.plain_device(*array.__dlpack_device__())
         except OF_INTERPRETER:
             raise
         except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
@@ -527,7 +527,7 @@ def to_numpy(
 
 
 def one_element(value: float, dtype: str) -> NDArray[Any]:
-    """A Python number as an element of a dtype: its bits, for bfloat16."""
+    """Make a Python number an element of a dtype: its bits, for bfloat16."""
     with np.errstate(all="ignore"):  # a number of NumPy's may be rounded to nothing, and tell
         if dtype != "bfloat16":
             return np.array(value, dtype)

@@ -52,18 +52,11 @@ def learn_bfloat16(dtype):
     numpy_bfloat16 = dtype.num
 
 
-cdef tuple plain_device(DLDevice device):
-    """DLPack's pair: pinned host memory is the CPU's, managed memory is its GPU's."""
-    if device.device_type == kDLCPU or device.device_type == kDLCUDAHost:
+cpdef tuple plain_device(int device_type, int device_id):
+    """Give DLPack's pair: pinned host memory is the CPU's, managed memory is its GPU's."""
+    if device_type == kDLCPU or device_type == kDLCUDAHost:
         return (kDLCPU, 0)
-    if device.device_type == kDLCUDAManaged:
-        return (kDLCUDA, device.device_id)
-    return (device.device_type, device.device_id)
-
-
-def plain_device_pair(int device_type, int device_id):
-    """`plain_device` for Python."""
-    return plain_device(DLDevice(device_type, device_id))
+    return (kDLCUDA if device_type == kDLCUDAManaged else device_type, device_id)
 
 
 # Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too
@@ -167,7 +160,7 @@ cdef class View:
             self.dtype_name = "bool" if kind == "bool" else f"{kind}{d.bits}"
             if d.lanes != 1:
                 self.dtype_name += f"x{d.lanes}"
-        self.put_on(plain_device(tensor.device))
+        self.put_on(plain_device(tensor.device.device_type, tensor.device.device_id))
         stride = 1
         for i in range(tensor.ndim - 1, -1, -1):
             self.shape_[i] = tensor.shape[i]
@@ -243,14 +236,14 @@ cdef class View:
         return view
 
     cdef View model(self, shape, strides):
-        """A model of an array in other memory: it holds nothing."""
+        """Make a model of an array in other memory: it holds nothing."""
         cdef View view = self.shown(shape, strides)
         view.owner, view.source = None, UNSTATED
         view.operand.data = NULL
         return view
 
     cdef View without_memory(self):
-        """A model of this very shape and these strides."""
+        """Make a model of this very shape and these strides."""
         return self.model(self.shape, self.strides)
 
     def shaped(self, tuple shape not None):
@@ -273,7 +266,7 @@ cdef class View:
         return view
 
     def repeats(self, View like not None):
-        """This memory as one element of `like`'s dtype, read at every position of `like`."""
+        """Show this memory as one element of `like`'s dtype, read at every position of `like`."""
         cdef View view = self.shown(like.shape, (0,) * like.operand.ndim)
         low, high = self.reach
         if element_count(like) > 0 and high - low < like.itemsize:

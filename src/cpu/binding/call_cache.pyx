@@ -401,7 +401,7 @@ cdef class CallPlan:
         self.launches = NULL
 
     cdef int note(self, int64_t place, int buffer, int64_t offset) except -1:
-        """An address that each run puts in."""
+        """Note an address that each run puts in."""
         if self.addresses == MAX_VIEWS:
             raise Unrecorded("more views than a plan holds")
         self.place[self.addresses] = place

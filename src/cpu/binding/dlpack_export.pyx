@@ -41,7 +41,7 @@ cdef DLManagedTensorVersioned* new_tensor(
     DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape,
     const int* order
 ) except NULL:
-    """A tensor without gaps: `order` has its axes as they lie in memory, NULL means C order."""
+    """Make a tensor without gaps; `order`: its axes as they lie in memory, NULL for C order."""
     cdef int64_t[kMaxAxes] strides
     cdef int64_t[kMaxAxes] inside
     cdef int64_t step = 1

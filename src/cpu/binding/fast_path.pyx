@@ -301,7 +301,7 @@ cdef bint quick_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
 
 
 cdef inline bint quick_match(const ArrayArgument* a, const ArrayArgument* b) noexcept:
-    """One dtype, device and shape."""
+    """Tell whether they have one dtype, device and shape."""
     cdef int i
     if a.dtype != b.dtype or a.device_type != b.device_type or a.device != b.device:
         return False
@@ -316,7 +316,7 @@ cdef inline bint quick_match(const ArrayArgument* a, const ArrayArgument* b) noe
 cdef inline bint quick_apart(
     const ArrayArgument* a, const ArrayArgument* b, int64_t bytes
 ) noexcept:
-    """The memory is equal or disjoint."""
+    """Tell whether the memory is equal or disjoint."""
     return not bytes or a.data == b.data or a.data + bytes <= b.data or b.data + bytes <= a.data
 
 

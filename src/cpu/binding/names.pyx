@@ -30,7 +30,7 @@ cdef int refuse(str what) except -1:
 
 
 cdef str text(const char* name):
-    """A text of C; None for none."""
+    """Give a text of C, or None for NULL."""
     return None if name is NULL else (<bytes>name).decode()
 
 

@@ -109,7 +109,7 @@ cdef dict table_of_fields(int number):
     return found
 
 
-# Where a call's memory begins; the struct of its arguments follows.
+# The beginning of a call's memory; the struct of its arguments follows.
 cdef struct Block:
     char* workspace
     int64_t workspace_bytes
@@ -144,7 +144,7 @@ cdef class NativeCall:
         return 0
 
     cdef NativeCall copy(self):
-        """With the same views."""
+        """Copy the call, with the same views."""
         cdef NativeCall other = NativeCall.__new__(NativeCall)
         other.allocate(self.function)
         memcpy(other.block, self.block, self.bytes)
@@ -162,7 +162,7 @@ cdef class NativeCall:
         return <ArrayArgument*>self.at(k)
 
     cdef int64_t address_of(self, int k) noexcept:
-        """Where an array's address stands in the block."""
+        """Tell where an array's address stands in the block."""
         return <char*>&self.array(k).data - <char*>self.block
 
     cdef int fail(self, str what) except -1:

@@ -275,7 +275,6 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
 
     const IsaList& built_isas() noexcept
     bint cpu_supports(const char*) noexcept
-
     const KernelTable* best_supported_isa() noexcept
 
 ctypedef void (*RunPart)(const void*, const KernelTable*) noexcept nogil

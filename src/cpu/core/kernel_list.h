@@ -1,4 +1,4 @@
-// Where the kernels of an instruction set lie: for tests that read their machine code.
+// The places of an instruction set's kernels, for tests that read their machine code.
 #pragma once
 
 #include <map>
