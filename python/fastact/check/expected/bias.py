@@ -34,9 +34,9 @@ def expected_dx(
     name: str, dy: Any, x: Any, bias: Any, axis: int, residual: Any = None
 ) -> NDArray[Any]:
     """Give dx likewise."""
-    dy = np.asarray(dy.astype(computed_in(x.dtype)))
+    dy = dy.astype(computed_in(x.dtype))
     if name == IDENTITY:
-        return dy
+        return np.asarray(dy)
     op, z = ops[name], sums(x, bias, axis, residual)
     if "x" in op.saves:
         return np.asarray(op.backward(dy, z))
