@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from statistics import median
@@ -38,31 +37,13 @@ from fastact.measure.peers import (
 from fastact.terminal import markdown_table
 
 from . import models, torch_calls
-from .pages import Call, Section, compare, main, marked, named_ops
+from .pages import Call, Section, Timed, compare, main, marked, named_ops, table_of
 from .workloads import FAMILIES
 from .workloads.libraries import Torch
 from .workloads.work import Case, InMemory, Work
 
 OURS_COMPILED = "fastact, compiled"
 SIZES = (1, 64, 4096, 50_000, 1_000_000, 16_000_000)
-
-
-@dataclass(frozen=True)
-class AutogradRow:
-    """Median seconds of a call and its gradient, or of what a model does, and ratios to ours.
-
-    about : what else is known of each, and `unit`, what that is.
-    size : of an op, about how many elements; 0 where that tells nothing.
-    """
-
-    what: str
-    case: str
-    dtype: str
-    seconds: dict[str, float]
-    ratios: dict[str, float]
-    about: dict[str, float] = field(default_factory=dict)
-    unit: str = ""
-    size: int = 0
 
 
 def _cases(chosen: Sequence[Any], sizes: Sequence[int], dtype: str) -> Iterator[tuple[int, Case]]:
@@ -123,14 +104,15 @@ def keep_memory() -> None:
 
 def _row(
     args: argparse.Namespace, what: str, case: str, dtype: str, calls: dict[str, Call], **more: Any
-) -> AutogradRow:
+) -> Timed:
     """Call everything once, which may compile, and measure a row."""
     for call in calls.values():
         call()
-    return AutogradRow(what, case, dtype, *compare(calls, args.seconds, args.threads), **more)
+    found = compare(calls, args.seconds, args.threads, what, case, dtype)
+    return found._replace(**more)
 
 
-def measure_ops(args: argparse.Namespace, compiled: bool = False) -> Iterator[AutogradRow]:
+def measure_ops(args: argparse.Namespace, compiled: bool = False) -> Iterator[Timed]:
     """A row for each op and size."""
     for dtype in args.dtypes:
         for size, case in _cases(named_ops(args), args.sizes, dtype):
@@ -141,7 +123,7 @@ def measure_ops(args: argparse.Namespace, compiled: bool = False) -> Iterator[Au
                 print(f"{case.op.name}: left out, {str(error).partition(chr(10))[0]}")
 
 
-def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
+def measure_fusion(args: argparse.Namespace) -> Iterator[Timed]:
     """Rows of blocks of several operations, eager and compiled, and their gradients."""
     open_torch(args.threads)
     for name in args.names or torch_calls.BLOCKS:
@@ -151,7 +133,7 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[AutogradRow]:
             yield _row(args, name, case, "float32", calls)
 
 
-def measure_ways(args: argparse.Namespace) -> Iterator[AutogradRow]:
+def measure_ways(args: argparse.Namespace) -> Iterator[Timed]:
     """Rows of one op that computes next to nothing, by each way into torch."""
     open_torch(args.threads)
     for case, calls in torch_calls.ways().items():
@@ -167,26 +149,26 @@ def _of_models(args: argparse.Namespace, known: Iterable[str]) -> Iterator[tuple
         yield name, dtype, getattr(torch, dtype)
 
 
-def measure_models(args: argparse.Namespace) -> Iterator[AutogradRow]:
+def measure_models(args: argparse.Namespace) -> Iterator[Timed]:
     """Rows of each model: a training step and inference, as it is and converted; peak memory."""
     for name, dtype, kind in _of_models(args, models.MODELS):
         for case, calls in models.pair(name, kind).items():
             row = _row(args, name, case, dtype, calls)
             place = name, dtype, case
             peaks = {who: 1e-6 * models.peak_memory(*place, who, args.threads) for who in calls}
-            yield replace(row, about=peaks, unit="peak, MB")
+            yield row._replace(about=peaks, unit="peak, MB")
 
 
-def measure_generation(args: argparse.Namespace) -> Iterator[AutogradRow]:
+def measure_generation(args: argparse.Namespace) -> Iterator[Timed]:
     """Rows of language models: so many tokens one after another."""
     for name, dtype, kind in _of_models(args, models.LANGUAGE_MODELS):
         case, calls = f"{models.NEW_TOKENS} tokens", models.generations(name, kind)
         row = _row(args, name, case, dtype, calls)
         rates = {who: models.NEW_TOKENS / seconds for who, seconds in row.seconds.items()}
-        yield replace(row, about=rates, unit="tokens a second")
+        yield row._replace(about=rates, unit="tokens a second")
 
 
-def measure_logits(args: argparse.Namespace) -> Iterator[AutogradRow]:
+def measure_logits(args: argparse.Namespace) -> Iterator[Timed]:
     """Rows of language models: the logits of prompts, and how far from float64 they are."""
     for name, dtype, kind in _of_models(args, models.LANGUAGE_MODELS):
         calls, far = models.logits(name, kind)
@@ -195,39 +177,13 @@ def measure_logits(args: argparse.Namespace) -> Iterator[AutogradRow]:
         yield _row(args, name, case, dtype, calls, unit="error, millionths", **about)
 
 
-def _short(number: float) -> str:
-    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def lines_of(rows: Sequence[AutogradRow]) -> tuple[list[str], list[list[str]]]:
-    """The table of these rows: times in microseconds, and how many times faster we are."""
-    others = dict.fromkeys(name for row in rows for name in row.seconds if name != OURS)
-    header = ["", "case", "type", f"{OURS}, µs"]
-    for name in others:
-        header += [f"{name}, µs", f"× {name}"]
-    unit = rows[0].unit
-    if unit:
-        header += [f"{unit}: {OURS}", TORCH]
-    lines = []
-    for row in rows:
-        line = [row.what, row.case, row.dtype, f"{1e6 * row.seconds[OURS]:,.1f}"]
-        for name in others:
-            took_part = name in row.seconds
-            line.append(f"{1e6 * row.seconds[name]:,.1f}" if took_part else "–")
-            line.append(f"{row.ratios[name]:.2f}" if took_part else "–")
-        if unit:
-            line += [_short(row.about[name]) for name in (OURS, TORCH)]
-        lines.append(line)
-    return header, lines
-
-
-def _by_size(rows: Sequence[AutogradRow]) -> str:
+def _by_size(rows: Sequence[Timed]) -> str:
     """A row for each op, a column for each size: µs of ours, and torch's time over it."""
     sizes = sorted({row.size for row in rows})
-    of = {(row.what, row.dtype, row.size): row for row in rows}
+    of = {(row.labels[0], row.labels[2], row.size): row for row in rows}
     header = ["", "type", *(f"{size:,}" for size in sizes)]
     lines = []
-    for what, dtype in dict.fromkeys((row.what, row.dtype) for row in rows):
+    for what, dtype in dict.fromkeys((what, dtype) for what, dtype, _ in of):
         line = [what, dtype]
         for size in sizes:
             row = of.get((what, dtype, size))
@@ -246,14 +202,16 @@ def _by_size(rows: Sequence[AutogradRow]) -> str:
     )
 
 
-def _slower(rows: Sequence[AutogradRow]) -> list[str]:
+def _slower(rows: Sequence[Timed]) -> list[str]:
     """Where torch is faster, in words."""
-    slower = [f"{r.what} {r.case} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1]
+    slower = [
+        f"{' '.join(r.labels[:2])} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1
+    ]
     found = [_list_of(f"Slower than torch in {len(slower)} of {len(rows)} rows", slower)]
     if compiled := [row for row in rows if COMPILED in row.seconds]:
         best = [min(row.seconds[OURS], row.seconds[OURS_COMPILED]) for row in compiled]
         slower = [
-            f"{row.what} {row.case} ({row.seconds[COMPILED] / ours:.2f})"
+            f"{' '.join(row.labels[:2])} ({row.seconds[COMPILED] / ours:.2f})"
             for row, ours in zip(compiled, best, strict=True)
             if row.seconds[COMPILED] < ours
         ]
@@ -267,21 +225,24 @@ def _list_of(told: str, items: Sequence[str]) -> str:
 
 
 def _table(
-    measure: Callable[[argparse.Namespace], Iterator[AutogradRow]], args: argparse.Namespace
+    measure: Callable[[argparse.Namespace], Iterator[Timed]], args: argparse.Namespace
 ) -> Iterator[str]:
     """Yield what the rows of a command say, in words and as a table."""
     keep_memory()
     open_torch(args.threads)
-    rows = []
-    for row in measure(args):
-        rows.append(row)
-        header, (line,) = lines_of([row])
-        print("  ".join(f"{h} {v}".strip() for h, v in zip(header, line, strict=True)), flush=True)
+    rows: list[Timed] = []
+
+    def kept() -> Iterator[Timed]:
+        for row in measure(args):
+            rows.append(row)
+            yield row
+
+    table = table_of(kept(), ("", "case", "type"), unit="µs")
     if rows and all({*row.seconds} == {OURS, TORCH} and row.size for row in rows):
         yield _by_size(rows)
     elif rows:
         yield from _slower(rows)
-        yield markdown_table(*lines_of(rows), 3)
+        yield table
 
 
 def _section(page: str, heading: str, measure: Any, *packages: str) -> Section:

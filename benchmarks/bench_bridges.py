@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,12 @@ import numpy as np
 from fastact.measure.peers import OURS
 from fastact.terminal import markdown_table
 
-from .pages import Call, Section, compare, in_process, main, marked
+from .pages import Call, Section, Timed, compare, in_process, main, marked, table_of
 
 DOCUMENTS, WORDS = 60, 200
 SHAPES = (1, 64), (64, 768), (4096, 768)
 THREADS = 2
+SKLEARN = "scikit-learn"
 
 
 def of_numbers(seed: int, *shape: int) -> Any:
@@ -120,31 +122,27 @@ def squared(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: (call(*arrays) ** 2).sum()
 
 
-def bench_calls(args: argparse.Namespace) -> Iterator[str]:
+def calls(args: argparse.Namespace) -> Iterator[Timed]:
+    """Yield the times of each program, and of its gradient, in each shape."""
     import jax
     import jax.numpy as jnp
 
-    rows = []
-    for name, program in PROGRAMS.items():
-        for rows_of_x, width in SHAPES:
-            arrays = (*(of_numbers(seed, rows_of_x, width) for seed in range(2)),)
-            target, row = jnp.arange(rows_of_x) % width, [name, f"{rows_of_x} × {width}"]
-            for way in (lambda call: call, lambda call: jax.grad(squared(call))):
-                calls = {
-                    who: compiled(way(partial(program, ops)), *arrays, target)
-                    for who, ops in both().items()
-                }
-                found = compare(calls, args.seconds)
-                row += [f"{1e6 * found.seconds[who]:,.1f}" for who in calls]
-                row += found.cells({"JAX": 1.0})
-            rows.append(row)
-    head = ["µs a program", "shape", *("JAX", "fastact", "×", "gradient: JAX", "fastact", "×")]
+    ways = {"call": lambda call: call, "gradient": lambda call: jax.grad(squared(call))}
+    for (name, program), (rows, width), way in product(PROGRAMS.items(), SHAPES, ways):
+        arrays = *(of_numbers(seed, rows, width) for seed in range(2)), jnp.arange(rows) % width
+        both_ways = {
+            who: compiled(ways[way](partial(program, ops)), *arrays) for who, ops in both().items()
+        }
+        yield compare(both_ways, args.seconds, None, name, f"{rows} × {width}", way)
+
+
+def bench_calls(args: argparse.Namespace) -> Iterator[str]:
     yield (
         "A program of one call, and one of the gradient of the sum of its squares, float32, arrays "
         "that are there. ×: the time of JAX's own formula over the program's with fastact; "
-        "in bold where XLA is faster. The smallest shape is what a call costs.\n\n"
-        + markdown_table(head, rows)
+        "in bold where XLA is faster. The smallest shape is what a call costs."
     )
+    yield table_of(calls(args), ("a program", "shape", ""), unit="µs")
 
 
 # --- gradient steps -------------------------------------------------------------------------------
@@ -217,10 +215,10 @@ MODELS = {
 }
 
 
-def bench_models(args: argparse.Namespace) -> Iterator[str]:
+def gradient_steps(args: argparse.Namespace) -> Iterator[Timed]:
+    """Yield the times of each model's step, whose losses agree."""
     import jax
 
-    rows = []
     for name, model in MODELS.items():
         calls, losses = {}, {}
         for who, ops in both().items():
@@ -228,14 +226,15 @@ def bench_models(args: argparse.Namespace) -> Iterator[str]:
             calls[who] = compiled(jax.value_and_grad(loss), *arguments)
             losses[who] = calls[who]()[0]
         np.testing.assert_allclose(losses["JAX"], losses["fastact"], rtol=1e-4)
-        found = compare(calls, args.seconds)
-        ms = [f"{1e3 * found.seconds[who]:.2f}" for who in calls]
-        rows.append([name, *ms, *found.cells({"JAX": 1.0})])
+        yield compare(calls, args.seconds, None, name)
+
+
+def bench_models(args: argparse.Namespace) -> Iterator[str]:
     yield (
         "`jax.value_and_grad` of the loss, compiled; float32; the losses agree to 1e-4. The "
-        "products of matrices are XLA's on both sides.\n\n"
-        + markdown_table(["ms a gradient step", "JAX", "with fastact", "×"], rows)
+        "products of matrices are XLA's on both sides."
     )
+    yield table_of(gradient_steps(args), ("a gradient step",))
 
 
 # --- threads --------------------------------------------------------------------------------------
@@ -349,7 +348,8 @@ def bench_spacy(args: argparse.Namespace) -> Iterator[str]:
 # --- scikit-learn ---------------------------------------------------------------------------------
 
 
-def bench_sklearn(args: argparse.Namespace) -> Iterator[str]:
+def of_sklearn(args: argparse.Namespace) -> Iterator[Timed]:
+    """Yield the times of predictions by both, which agree, and of a scaler's steps."""
     from sklearn.datasets import load_digits
     from sklearn.neural_network import MLPClassifier
     from sklearn.preprocessing import StandardScaler
@@ -357,28 +357,22 @@ def bench_sklearn(args: argparse.Namespace) -> Iterator[str]:
     from fastact import sklearn as fs
 
     x, y = load_digits(return_X_y=True)
-    pairs: dict[str, tuple[Call, Call]] = {}
     for activation in ("relu", "tanh", "logistic"):
         model = MLPClassifier((256, 256), activation=activation, max_iter=3, random_state=0)
         ours = fs.MLPInference(model.fit(x, y))
         assert (ours.predict(x) == model.predict(x)).all()
-        pairs[f"MLP, {activation}"] = (
-            partial(model.predict_proba, x),
-            partial(ours.predict_proba, x),
-        )
+        calls = {SKLEARN: partial(model.predict_proba, x), OURS: partial(ours.predict_proba, x)}
+        yield compare(calls, args.seconds, None, f"MLP, {activation}")
     rng = np.random.default_rng(0)
-    for dtype in (np.float32, np.float64):
+    for dtype in ("float32", "float64"):
         batch = rng.normal(size=(100_000, 32)).astype(dtype)
-        pairs[f"partial_fit, {np.dtype(dtype)}"] = (
-            lambda batch=batch: StandardScaler().partial_fit(batch),
-            lambda batch=batch: fs.StandardScaler().partial_fit(batch),
-        )
-    rows = []
-    for name, (theirs, ours) in pairs.items():
-        found = compare({"theirs": theirs, OURS: ours}, args.seconds)
-        both = (f"{1e3 * found.seconds[who]:.2f} ms" for who in ("theirs", OURS))
-        rows.append([name, *both, *found.cells({"theirs": 1.0})])
-    yield markdown_table(["", "scikit-learn", "fastact", "×"], rows)
+        scalers = {SKLEARN: StandardScaler, OURS: fs.StandardScaler}
+        steps = {who: lambda of=of, x=batch: of().partial_fit(x) for who, of in scalers.items()}
+        yield compare(steps, args.seconds, None, f"partial_fit, {dtype}")
+
+
+def bench_sklearn(args: argparse.Namespace) -> Iterator[str]:
+    yield table_of(of_sklearn(args), ("",))
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fastact.bench.turns import medians, take_turns
@@ -21,6 +22,7 @@ from fastact.measure.peers import OURS, versions
 from fastact.ops.engine.op import ops
 from fastact.runtime import config
 from fastact.runtime.threads import get_num_threads, num_threads
+from fastact.terminal import markdown_table
 
 from .results import commit, write_whole
 
@@ -28,17 +30,18 @@ Call = Callable[[], Any]
 
 
 class Timed(NamedTuple):
-    """Median seconds of a call by name, and the medians of the rounds' ratios to ours."""
+    """Median seconds of a call by name, and the medians of the rounds' ratios to ours.
+
+    labels : what tells it from others, a cell each. about : what else is known of each, and `unit`,
+    what that is. size : of an op, about how many elements; 0 where that tells nothing.
+    """
 
     seconds: dict[str, float]
     ratios: dict[str, float]
-
-    def cells(self, goals: Mapping[str, float]) -> list[str]:
-        """Return how many times as long each peer takes, in bold where that misses its goal."""
-        return [
-            marked(self.ratios[name], goal) if name in self.ratios else "–"
-            for name, goal in goals.items()
-        ]
+    labels: tuple[str, ...] = ()
+    about: Mapping[str, float] = MappingProxyType({})
+    unit: str = ""
+    size: int = 0
 
 
 def marked(ratio: float, goal: float = 1.0) -> str:
@@ -46,12 +49,56 @@ def marked(ratio: float, goal: float = 1.0) -> str:
     return f"{ratio:.2f}" if ratio >= goal else f"**{ratio:.2f}**"
 
 
-def compare(calls: Mapping[str, Call], seconds: float, threads: int | None = None) -> Timed:
+def compare(
+    calls: Mapping[str, Call], seconds: float, threads: int | None = None, *labels: str
+) -> Timed:
     """Time calls, of which one is `OURS`, in turns and for about so many seconds."""
     ours_first = {OURS: calls[OURS], **calls}
     with num_threads(threads or get_num_threads()):
         found = medians(take_turns(ours_first, seconds))
-    return Timed(found["seconds"], found["ratios"])
+    return Timed(found["seconds"], found["ratios"], labels)
+
+
+def _lines(
+    rows: Sequence[Timed], labels: Sequence[str], unit: str, alone: bool, goals: Mapping[str, float]
+) -> tuple[list[str], list[list[str]]]:
+    scale, about = {"ms": 1e3, "µs": 1e6}[unit], [*rows[0].about]
+    others = list(dict.fromkeys(name for row in rows for name in row.seconds if name != OURS))
+    shown = [OURS] if alone else [OURS, *others]
+    header = [*labels, *(f"{name}, {unit}" for name in shown), *(f"× {name}" for name in others)]
+    header += [f"{rows[0].unit}: {name}" for name in about]
+    lines = [
+        [
+            *row.labels,
+            *(f"{scale * row.seconds[n]:,.4g}" if n in row.seconds else "–" for n in shown),
+            *(marked(row.ratios[n], goals.get(n, 1.0)) if n in row.ratios else "–" for n in others),
+            *(f"{row.about[name]:,.3g}" for name in about),
+        ]
+        for row in rows
+    ]
+    return header, lines
+
+
+def table_of(
+    rows: Iterable[Timed],
+    labels: Sequence[str],
+    *,
+    unit: str = "ms",
+    alone: bool = False,
+    goals: Mapping[str, float] = MappingProxyType({}),
+) -> str:
+    """Print rows as they are measured, and return their table: times, and ratios to ours.
+
+    alone : of others there are ratios alone. goals : below which a ratio is bold; others have 1.
+    """
+    found = []
+    for row in rows:
+        found.append(row)
+        header, (line,) = _lines([row], labels, unit, alone, goals)
+        print("  ".join(f"{h} {v}".strip() for h, v in zip(header, line, strict=True)), flush=True)
+    if not found:
+        return ""
+    return markdown_table(*_lines(found, labels, unit, alone, goals), len(labels))
 
 
 def installed(names: Sequence[str]) -> dict[str, Any]:

@@ -21,9 +21,8 @@ from fastact.measure.peers import OURS, dtype_named
 from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.quantized import FORMATS, Quantizes
 from fastact.runtime.threads import get_num_threads
-from fastact.terminal import markdown_table
 
-from .pages import Call, Section, compare, main, named_ops, shown
+from .pages import Call, Section, Timed, compare, main, named_ops, table_of
 
 _SCALES = ("row", 128, "tensor")
 
@@ -45,19 +44,17 @@ def calls(op: Any, shape: tuple[int, ...], dtype: str) -> dict[str, Call]:
     return found
 
 
-def rows(args: argparse.Namespace) -> Iterator[list[str]]:
-    """Yield the op's own time, and ratios to it."""
+def rows(args: argparse.Namespace) -> Iterator[Timed]:
+    """Yield the times of each op, its own and those of codes."""
     for op, dtype in product(named_ops(args), args.dtypes):
         if isinstance(op, Quantizes):
-            found = compare(calls(op, args.shape, dtype), args.seconds, args.threads)
-            ratios = [f"{ratio:.2f}" for name, ratio in found.ratios.items() if name != OURS]
-            yield [f"{op.name}, {dtype}", f"{1e3 * found.seconds[OURS]:.2f}", *ratios]
+            of_op = calls(op, args.shape, dtype)
+            yield compare(of_op, args.seconds, args.threads, op.name, dtype)
 
 
 def table(args: argparse.Namespace) -> Iterator[str]:
     """Yield the table."""
-    header = ["", "ms", *(f"{codes} {per}" for codes, per in product(FORMATS, _SCALES))]
-    yield markdown_table(header, shown(rows(args)))
+    yield table_of(rows(args), ("op", "type"), alone=True)
 
 
 if __name__ == "__main__":

@@ -116,12 +116,15 @@ STATES = (
 )
 
 #: Recurrent cells on a GPU: a small one, a wide and large ones, and out of the caches.
-GPU_STATES = ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
+GPU_STATES = tuple(
+    Layout("", shape)
+    for shape in ((256, 64), (64, 512), (256, 1024), (1024, 2048), (4096, 1024), (4096, 4096))
+)
 
 #: Rows of norms on a GPU from what a warp takes to what several blocks do; and short rows as others
 #: publish them, which fit into the cache, and a length that is no power of two.
 NORM_LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)
-PUBLISHED = ((32768, 256), (8192, 5120))
+PUBLISHED = (Layout("", (32768, 256)), Layout("", (8192, 5120)))
 
 #: Rows of a biased activation, of softmax, of words of a vocabulary, and of a hidden layer.
 BIAS_LENGTHS = (256, 4096, 65536)
@@ -135,8 +138,8 @@ MIDDLE = (Layout("middle", (64, 512, 512), ((1,),)),)
 _PICTURES = ((256, 64, 56), (32, 64, 56), (32, 256, 14), (32, 2048, 7))
 
 
-def pictures(sizes: Sequence[int] | None) -> list[tuple[Shape, int]]:
-    """Shapes of pictures, each with channels first and last, and the axis of the channels."""
+def pictures(sizes: Sequence[int] | None) -> list[Layout]:
+    """Pictures on a GPU, each with channels first and last."""
     found: list[tuple[int, int, int]] = []
     for channels, largest in dict.fromkeys((c, s) for _, c, s in _PICTURES):
         for size in sizes or ():
@@ -145,20 +148,22 @@ def pictures(sizes: Sequence[int] | None) -> list[tuple[Shape, int]]:
             side = min(max(isqrt(size // channels), 2), largest)
             found.append((max(size // (channels * side * side), 2), channels, side))
     return [
-        ((images, channels, side, side), 1) if leads else ((images, side, side, channels), -1)
+        Layout("", (images, channels, side, side), channel=1)
+        if leads
+        else Layout("", (images, side, side, channels), channel=-1)
         for images, channels, side in (found if sizes else _PICTURES)
         for leads in (True, False)
     ]
 
 
-def of_lengths(sizes: Sequence[int], lengths: Sequence[int]) -> list[Shape]:
-    """Rows of each length, as many as make up each size.
+def of_lengths(sizes: Sequence[int], lengths: Sequence[int]) -> list[Layout]:
+    """Rows of each length on a GPU, as many as make up each size.
 
-    >>> of_lengths((1024,), (256, 4096))
+    >>> [layout.shape for layout in of_lengths((1024,), (256, 4096))]
     [(4, 256), (1, 1024)]
     """
     return [
-        (size // length, length)
+        Layout("", (size // length, length))
         for size in sizes
         for length in sorted({min(length, size) for length in lengths})
     ]
@@ -200,12 +205,8 @@ def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
     ]
 
 
-def asked_sums(
-    layouts: Sequence[Layout], on_gpu: bool, sizes: Sequence[int], wanted: Sequence[str]
-) -> list[Layout]:
-    """The layouts of sums: arrays of these sizes on a GPU, and else the chosen ones of a table."""
-    if not on_gpu:
-        return chosen(layouts, wanted)
+def sums(sizes: Sequence[int]) -> list[Layout]:
+    """The layouts of sums on a GPU: arrays of these sizes."""
     return [layout for size in sizes for layout in reduced(size, narrow=max(size // 2, 1))]
 
 

@@ -34,7 +34,7 @@ from fastact import _cpu
 from fastact.measure.peers import COPY, OURS
 from fastact.terminal import markdown_table
 
-from .pages import Call, Section, compare, installed, main, shown
+from .pages import Call, Section, Timed, compare, installed, main, shown, table_of
 
 _SMALL = 1000  # elements: a copy of them tells nothing
 _MEGABYTES = (16, 64)
@@ -135,7 +135,7 @@ def _peak(call: Call) -> int:
     return peak
 
 
-def weighted(args: argparse.Namespace) -> Iterator[list[str]]:
+def weighted(args: argparse.Namespace) -> Iterator[Timed]:
     """Yield time and memory of xarray's weighted mean and ours, in the shapes of its issue 3883."""
     if "xarray" not in (modules := installed(("xarray",))):
         return
@@ -152,9 +152,9 @@ def weighted(args: argparse.Namespace) -> Iterator[list[str]]:
                 OURS: lambda dims=dims, x=x: fx.weighted(x, weights).mean(dims),
             }
             xr.testing.assert_allclose(*(call() for call in calls.values()))
-            took = compare(calls, args.seconds).seconds
-            cells = (f"{took[n] * 1e3:.1f} ms, {_peak(calls[n]) / data.nbytes:.2f}" for n in calls)
-            yield [f"{gaps:.0%}", str(dims or "all"), *cells]
+            took = compare(calls, args.seconds, None, f"{gaps:.0%}", str(dims or "all"))
+            peaks = {name: _peak(call) / data.nbytes for name, call in calls.items()}
+            yield took._replace(about=peaks, unit="memory")
 
 
 # --- how fast -------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
         yield order(str(axes), (1000, 200, 10, 3), axes)
 
 
-def measured(case: Case, modules: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    """Return our time, how many times as long each peer takes, and a copy's share."""
+def measured(case: Case, modules: dict[str, Any], args: argparse.Namespace) -> Timed:
+    """Return the times of a row: ours, each peer's, and a copy's."""
     x = np.random.default_rng(0).normal(size=case.shape).astype(case.dtype)
     x[np.random.default_rng(1).random(case.shape) < case.gaps] = np.nan
     calls: dict[str, Call] = {OURS: partial(fa.ops[case.op], x, case.axis)}
@@ -201,11 +201,11 @@ def measured(case: Case, modules: dict[str, Any], args: argparse.Namespace) -> l
         # bottleneck takes one axis
         if hasattr(module, case.op) and not (name == "bottleneck" and isinstance(case.axis, tuple))
     }
-    calls[COPY] = partial(_cpu.copy, np.empty_like(x), x)
+    if case.shape != (_SMALL,):
+        calls[COPY] = partial(_cpu.copy, np.empty_like(x), x)
     told_threads(calls, case.threads, calls.get("numbagg", calls[OURS]))
-    found = compare(calls, args.seconds, case.threads)
-    share = "–" if case.shape == (_SMALL,) else f"{1 / found.ratios[COPY]:.2f}"
-    return [f"{found.seconds[OURS] * 1e6:.4g}", *found.cells(dict.fromkeys(modules, 1.0)), share]
+    labels = case.op, case.dtype, f"{case.gaps:.0%}", case.label
+    return compare(calls, args.seconds, case.threads, *labels)
 
 
 def given(args: argparse.Namespace) -> Iterator[str]:
@@ -219,20 +219,17 @@ def given(args: argparse.Namespace) -> Iterator[str]:
         "Weighted means ([xarray 3883](https://github.com/pydata/xarray/issues/3883)) of "
         "(1000, 1000, 10) float64, with weights of (1000, 1000): time, and memory as above."
     )
-    yield markdown_table(["NaN", "over", "xarray", OURS], shown(weighted(args)), 2)
+    yield table_of(weighted(args), ("NaN", "over"))
 
 
 def speed(args: argparse.Namespace) -> Iterator[str]:
     """Yield how fast each library is."""
     modules = installed(_LIBRARIES)
-    header = ["op", "dtype", "NaN", "axis", "µs", *(f"× {name}" for name in modules), "of a copy"]
+    labels, goals = ("op", "dtype", "NaN", "axis"), {COPY: 0.0}
     for (size, threads), part in groupby(cases(args), lambda case: (case.size, case.threads)):
         yield f"### {size}, {threads} thread{'s' if threads > 1 else ''}"
-        lines = (
-            [one.op, one.dtype, f"{one.gaps:.0%}", one.label, *measured(one, modules, args)]
-            for one in part
-        )
-        yield markdown_table(header, shown(lines), 4)
+        rows = (measured(one, modules, args) for one in part)
+        yield table_of(rows, labels, unit="µs", alone=True, goals=goals)
 
 
 # --- by groups ------------------------------------------------------------------------------------
@@ -276,7 +273,7 @@ def check_alike(calls: dict[str, Call], ndim: int) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-3, err_msg=name)
 
 
-def grouped(args: argparse.Namespace, modules: dict[str, Any]) -> Iterator[list[str]]:
+def grouped(args: argparse.Namespace, modules: dict[str, Any]) -> Iterator[Timed]:
     """Yield a row for each case, op and dtype, on each number of threads."""
     for (label, shape, groups), dtype in product(_GROUPED, _DTYPES):
         x = np.random.default_rng(0).random(shape).astype(dtype)
@@ -287,12 +284,10 @@ def grouped(args: argparse.Namespace, modules: dict[str, Any]) -> Iterator[list[
             check_alike(calls, len(shape))
             for many in args.threads:
                 told_threads(calls, many, calls.get("numbagg", calls[OURS]))
-                found = compare(calls, args.seconds, many)
-                took = f"{found.seconds[OURS] * 1e3:.3g}"
-                yield [label, op, dtype, str(many), took, *found.cells(_GOALS)]
+                yield compare(calls, args.seconds, many, label, op, dtype, str(many))
 
 
-def scatter_adds(args: argparse.Namespace, torch: Any) -> Iterator[list[str]]:
+def scatter_adds(args: argparse.Namespace, torch: Any) -> Iterator[Timed]:
     """Yield rows of the gradient of an embedding: (100 000, 768) into 32 000 rows."""
     groups, shape = 32_000, (100_000, 768)
     labels = np.random.default_rng(1).integers(0, groups, shape[0])
@@ -311,23 +306,21 @@ def scatter_adds(args: argparse.Namespace, torch: Any) -> Iterator[list[str]]:
         np.testing.assert_allclose(out, theirs, rtol=1e-4)
         for many in args.threads:
             torch.set_num_threads(many)
-            found = compare(calls, args.seconds, many)
-            took = f"{found.seconds[OURS] * 1e3:.3g}"
-            yield [dtype, str(many), took, *found.cells(_TORCH_GOALS)]
+            yield compare(calls, args.seconds, many, dtype, str(many))
 
 
 def groups(args: argparse.Namespace) -> Iterator[str]:
     """Yield the tables of groups and of scatter-adds."""
     modules = installed([*_GOALS, "torch"])
-    header = ["of", "op", "dtype", "threads", "ms", *(f"× {name}" for name in _GOALS)]
-    yield markdown_table(header, shown(grouped(args, modules)), 3)
+    labels = "of", "op", "dtype", "threads"
+    yield table_of(grouped(args, modules), labels, alone=True, goals=_GOALS)
     if "torch" in modules:
         yield (
             "A scatter-add, (100 000, 768) into 32 000 rows: `fa.sum(x, axis=0, by=…, out=…)`, "
             "torch's `out.zero_().index_add_(…)`, and its `index_add_` alone."
         )
-        header = ["dtype", "threads", "ms", *(f"× {name}" for name in _TORCH_GOALS)]
-        yield markdown_table(header, shown(scatter_adds(args, modules["torch"])), 1)
+        rows = scatter_adds(args, modules["torch"])
+        yield table_of(rows, ("dtype", "threads"), alone=True, goals=_TORCH_GOALS)
 
 
 # --- certified ------------------------------------------------------------------------------------

@@ -26,47 +26,25 @@ _FEW = (64, 4096)  # elements of what shows the cost of a call
 # --- blocks: as fastact's ops have them, and as a chain of torch's --------------------------------
 
 
-def _mish(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return fa.mish(x)
-
-
-def _mish_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return functional.mish(x)
-
-
-def _chain(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    y: Tensor = fa.mish(x * a + b) * a + x
-    return y
-
-
-def _chain_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return functional.mish(x * a + b) * a + x
-
-
-def _norm(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return fa.layer_norm(x, a, b, activation="gelu")
-
-
-def _norm_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return functional.gelu(functional.layer_norm(x, (WIDTH,), a, b))
-
-
-def _residual(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    y, total = fa.add_rms_norm(x, b, a)
-    return fa.swiglu(y, total)
-
-
-def _residual_of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def _of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     total = x + b
     return functional.silu(functional.rms_norm(total, (WIDTH,), a, 1e-6)) * total
 
 
-#: By name: fastact's, torch's, and which of a and b has the shape of x.
-BLOCKS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
-    "mish": (_mish, _mish_of_torch, ""),
-    "scale, shift, mish, scale, add": (_chain, _chain_of_torch, ""),
-    "layer norm, gelu": (_norm, _norm_of_torch, ""),
-    "add, RMS norm, SwiGLU": (_residual, _residual_of_torch, "b"),
+#: By name: fastact's and torch's function of x, a and b, and which of a and b has the shape of x.
+BLOCKS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "mish": (lambda x, a, b: fa.mish(x), lambda x, a, b: functional.mish(x), ""),
+    "scale, shift, mish, scale, add": (
+        lambda x, a, b: fa.mish(x * a + b) * a + x,
+        lambda x, a, b: functional.mish(x * a + b) * a + x,
+        "",
+    ),
+    "layer norm, gelu": (
+        lambda x, a, b: fa.layer_norm(x, a, b, activation="gelu"),
+        lambda x, a, b: functional.gelu(functional.layer_norm(x, (WIDTH,), a, b)),
+        "",
+    ),
+    "add, RMS norm, SwiGLU": (lambda x, a, b: fa.swiglu(*fa.add_rms_norm(x, b, a)), _of_torch, "b"),
 }
 
 

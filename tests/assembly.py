@@ -83,6 +83,12 @@ def module_and_base() -> tuple[Path, int]:
     raise LookupError(f"{_cpu.__file__} is not mapped")
 
 
+def kernels(isa: str, part: str) -> dict[tuple[str, str], int]:
+    """The addresses of the kernels whose names begin so, by name and dtype."""
+    found = _cpu.kernel_addresses(isa)
+    return {key: address for key, address in found.items() if key[0].startswith(part)}
+
+
 def code_of(addresses: Mapping[Key, int]) -> tuple[Code, dict[Key, int]]:
     """The instructions of the translation unit around these kernels."""
     module, base = module_and_base()

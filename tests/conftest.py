@@ -210,6 +210,19 @@ def on_backends(names: str, rows: Iterable[Any], on_devices: Iterable[Any] = ())
     )
 
 
+on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
+
+#: Rows of several blocks: their chunks are of packs, and float64 has them with the fewest elements;
+#: the others take seconds.
+each_long = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(dtype, id=name, marks=pytest.mark.thorough if name != "float64" else ())
+        for name, dtype in DTYPES.items()
+    ],
+)
+
+
 @pytest.fixture(params=BACKENDS, ids=lambda p: getattr(p, "name", p))
 def backend(request: pytest.FixtureRequest) -> Framework:
     """Wherever kernels run: each instruction set of the CPU, by NumPy arrays, and each device."""
@@ -283,6 +296,14 @@ def bits(array: Any) -> np.ndarray:
 def assert_same_bits(actual: Any, expected: Any) -> None:
     assert np.asarray(actual).dtype == np.asarray(expected).dtype
     np.testing.assert_array_equal(bits(actual), bits(expected))
+
+
+def assert_all_same_bits(found: Iterable[Any], expected: Iterable[Any]) -> None:
+    """Each array's, in whichever order memory holds its axes; where one is None, both are."""
+    for one, two in zip(found, expected, strict=True):
+        assert (one is None) == (two is None)
+        if two is not None:
+            assert_same_bits(np.ascontiguousarray(one), np.ascontiguousarray(two))
 
 
 def assert_agrees(framework: Framework, actual: Any, expected: Any, scale: float = 1.0) -> None:

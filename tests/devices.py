@@ -119,7 +119,7 @@ def to_emulated(kind: Any, device: int = 0) -> Callable[[np.ndarray], Any]:
 
 
 def _from_emulated(array: Any) -> np.ndarray:
-    return np.frombuffer(array.tobytes(), DTYPES.get(array.dtype)).reshape(array.shape)
+    return np.frombuffer(array.tobytes(), DTYPES.get(array.dtype, array.dtype)).reshape(array.shape)
 
 
 @lru_cache

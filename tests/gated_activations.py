@@ -10,9 +10,7 @@ import pytest
 from arrays import finite
 
 import fastact as fa
-from fastact.check.expected import expected
 from fastact.check.expected.gated import packed, parts
-from fastact.measure.cases import Case
 
 OPS = [op for op in fa.ops.values() if op.family == "gated"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -50,7 +48,6 @@ class Call:
     dy: np.ndarray
     named: Mapping[str, Any]
     bias: tuple[np.ndarray, np.ndarray] | None = None
-    on_gpu: bool = False
 
     @property
     def axis(self) -> int:
@@ -58,6 +55,9 @@ class Call:
 
     def packed(self, a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
         return packed(self.op, self.named, a, b, axis)
+
+    def parts(self, array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+        return parts(self.op, self.named, array, axis)
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -81,25 +81,11 @@ class Call:
         made = self.op.backward(of(self.dy), *map(of, self.arrays), bias, **self.named, **more)
         return made if isinstance(made, tuple) else (made,)
 
-    def gradients(self, made: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
-        """da, db and the halves of dbias, of what backward gave."""
-        of = lambda array, axis: parts(self.op, self.named, array, axis)  # noqa: E731
-        halves = of(made[0], self.axis) if self.op.packed else made[:2]
-        found = dict(zip(("da", "db"), halves, strict=True))
-        if self.bias is not None:
-            found |= dict(zip(("dbias_a", "dbias_b"), of(made[-1], 0), strict=True))
-        return found
-
-    def errors(self, y: np.ndarray, made: tuple[np.ndarray, ...]) -> dict[str, float]:
-        """The worst errors, each divided by its bound."""
-        given = dict(zip(self.op.entry_points["call"].arrays, self.arrays, strict=True))
-        given |= {**self.named, "bias": self.packed_bias}
-        case = Case(self.op, "forward", self.a.shape, self.a.dtype, given, self.on_gpu)
-        judged = expected(case) | expected(case.at("backward", dy=self.dy))
-        names = ("dx",) if self.op.packed else ("da", "db")
-        found = {"y": y, **dict(zip((*names, "dbias"), made, strict=False))}
-        assert found.keys() == judged.keys()
-        return {name: judged[name].error(array) for name, array in found.items()}
+    @property
+    def given(self) -> dict[str, Any]:
+        """All that forward takes by name, the data first."""
+        arrays = dict(zip(self.op.entry_points["call"].arrays, self.arrays, strict=True))
+        return {**arrays, "bias": self.packed_bias, **self.named}
 
 
 def made(

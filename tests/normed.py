@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from arrangements import misaligned, reversed_, stepped, transposed
 from conftest import assert_same_bits
-from devices import Framework
+from devices import FRAMEWORKS, Framework
 
 import fastact as fa
 from fastact.check import reference
@@ -87,6 +87,11 @@ class Setting:
         return x.astype(made_in).reshape(self.split_shape)
 
 
+def several(op: str, *shapes: tuple[int, ...], groups: int = 0, **options: Any) -> list[Setting]:
+    """An op at each of these shapes, with the same options."""
+    return [Setting(op, shape, options, groups) for shape in shapes]
+
+
 def told(op: Any, **more: Any) -> dict[str, Any]:
     """What of a norm's dropout must be told, where it has some; more : other values."""
     return {n: v for n, v in {**needed(op), **more}.items() if n in op.checks}
@@ -115,18 +120,12 @@ def for_every_norm(settings: list[Setting]) -> list[Setting]:
 # channels first with long, short and single lines, and last; one group, groups of one.
 SETTINGS = for_every_norm(
     [
-        Setting("layer_norm", (5,)),
-        Setting("layer_norm", (32, 10)),
-        Setting("layer_norm", (1, 768)),
-        Setting("layer_norm", (130, 37)),
-        Setting("layer_norm", (3, 2500)),
-        Setting("layer_norm", (3, 20000)),
+        *several("layer_norm", (5,), (32, 10), (1, 768), (130, 37), (3, 2500), (3, 20000)),
         Setting("layer_norm", (6, 4, 50), {"axis": (-2, -1)}),
         Setting("layer_norm", (6, 30, 5), {"axis": 1}),
         Setting("layer_norm", (7, 3, 5, 6), {"axis": (0, 2)}),
         Setting("layer_norm", (9, 17), {"eps": 0.5}),
-        Setting("rms_norm", (33, 100)),
-        Setting("rms_norm", (2, 5000)),
+        *several("rms_norm", (33, 100), (2, 5000)),
         Setting("rms_norm", (6, 30, 5), {"axis": (0, 1)}),
         Setting("add_layer_norm", (19, 70)),
         Setting("add_layer_norm", (6, 30, 5), {"axis": 1}),
@@ -146,13 +145,45 @@ SETTINGS = for_every_norm(
         Setting("group_norm", (2, 12, 50), groups=12),
         Setting("group_norm", (2, 9, 7, 12), {"channel_axis": -1}, groups=4),
         Setting("group_norm", (12, 50), {"channel_axis": 0}, groups=3),
-        Setting("instance_norm", (9, 5, 9, 7)),
-        Setting("instance_norm", (2, 3, 60, 50)),
+        *several("instance_norm", (9, 5, 9, 7), (2, 3, 60, 50)),
         Setting("instance_norm", (3, 9, 7, 12), {"channel_axis": -1}),
         Setting("instance_norm", (3, 50), {"channel_axis": 0}),
         Setting("instance_norm", (3, 5)),
     ]
 )
+
+
+LAST = {"channel_axis": -1}
+
+# Channels that come last: groups of one, three, eight and all; channels by which pixels are joined
+# (fewer than 64) and are not, of no vector's multiple, of more than a piece (128) and of more than
+# one tile (512); one example and more than there are rows of sums (64); fewer pixels than a call
+# takes (8), more than moments are taken of at once (256 rows, of 16 pixels each where there are 6
+# channels), and along any number of axes.
+CHANNELS = [
+    Setting("group_norm", (3, 5, 7, 12), LAST, groups=12),
+    Setting("group_norm", (3, 5, 7, 12), LAST, groups=4),
+    Setting("group_norm", (2, 9, 7, 24), LAST, groups=3),
+    Setting("group_norm", (2, 11, 13, 21), LAST, groups=7),
+    Setting("group_norm", (2, 11, 13, 21), LAST, groups=1),
+    Setting("group_norm", (2, 70, 70, 6), LAST, groups=2),
+    Setting("group_norm", (1, 21, 17, 130), LAST, groups=13),
+    Setting("group_norm", (3, 4, 5, 200), LAST, groups=25),
+    Setting("group_norm", (2, 3, 3, 1100), LAST, groups=1),
+    Setting("group_norm", (2, 3, 3, 1100), LAST, groups=2),
+    Setting("group_norm", (2, 3, 3, 1100), LAST, groups=1100),
+    Setting("group_norm", (130, 2, 3, 6), LAST, groups=2),
+    *several(
+        "instance_norm",
+        (3, 9, 7, 12),
+        (2, 50, 3),
+        (3, 2, 5, 4, 70),
+        (1, 1, 9, 65),
+        (2, 5, 7, 513),
+        (70, 4, 9),
+        channel_axis=-1,
+    ),
+]
 
 
 FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
@@ -217,16 +248,27 @@ class Arrays:
         return (self.x.astype(compute) + self.residual.astype(compute)).astype(self.x.dtype)
 
 
-def run(arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
-    """y and what backward gives for what forward saved."""
-    y, saved = arrays.call(arrays.op.forward, **named)
-    options = {**arrays.setting.options, **named}
-    return (y, saved), arrays.op.backward(arrays.dy, *saved, **options)
+def run(
+    arrays: Arrays, place: Framework = FRAMEWORKS[0], **named: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """y and what backward gives for what forward saved, wherever kernels run, as NumPy's arrays."""
 
+    def there(value: Any) -> Any:
+        return place.of(value) if isinstance(value, np.ndarray) else value
 
-def run_at(place: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What `run` gives wherever kernels run, as NumPy's arrays."""
-    return run(arrays, **named) if place.exact else run_on(place, arrays, **named)
+    def back(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(None if v is None else place.numpy(v) for v in values)
+
+    setting, op = arrays.setting, arrays.op
+    arrays.on_gpu = not place.exact
+    inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
+    options = {**setting.options, **named}
+    y, saved = op.forward(*inputs, *setting.positional, **weights, **options)
+    gradients = back(op.backward(there(arrays.dy), *saved, **options))
+    kept = back(saved)
+    if not setting.adds:
+        return (place.numpy(y), kept), gradients
+    return ((place.numpy(y[0]), kept[0]), kept), gradients
 
 
 def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
@@ -271,40 +313,11 @@ def exact_batch_norm(
     return exact_norm(name, x, mean, rstd, w, b), mean, rstd
 
 
-def everything(arrays: Arrays, **named: Any) -> list[Any]:
-    (y, saved), gradients = run(arrays, **named)
+def everything(arrays: Arrays, place: Framework = FRAMEWORKS[0], **named: Any) -> list[Any]:
+    (y, saved), gradients = run(arrays, place, **named)
     return [*(y if arrays.setting.adds else (y,)), *saved, *gradients]
-
-
-def assert_all_same_bits(actual: list[Any], expected: list[Any]) -> None:
-    for a, b in zip(actual, expected, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert_same_bits(a, b)
 
 
 def layouts(a: np.ndarray) -> list[np.ndarray]:
     """The same values, laid out otherwise."""
     return [lie(a) for lie in (reversed_, transposed, stepped, misaligned)]
-
-
-def run_on(device: Framework, arrays: Arrays, **named: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What `run` gives, computed by a device, as NumPy's arrays."""
-
-    def there(value: Any) -> Any:
-        return device.of(value) if isinstance(value, np.ndarray) else value
-
-    def back(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(None if v is None else device.numpy(v) for v in values)
-
-    setting, op = arrays.setting, arrays.op
-    arrays.on_gpu = True
-    inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
-    dtotal = {"dtotal": there(named.pop("dtotal"))} if "dtotal" in named else {}
-    options = {**setting.options, **named}
-    y, saved = op.forward(*inputs, *setting.positional, **weights, **options)
-    gradients = back(op.backward(there(arrays.dy), *saved, **dtotal, **options))
-    kept = back(saved)
-    if not setting.adds:
-        return (device.numpy(y), kept), gradients
-    return ((device.numpy(y[0]), kept[0]), kept), gradients

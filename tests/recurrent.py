@@ -1,18 +1,14 @@
 """The recurrent gates on any backend: ops that take and give NumPy arrays wherever they run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
-from fastact.check.expected import expected
-from fastact.measure.cases import Case
-from fastact.ops.engine.op import arrays_of
+from fastact.check.expected import gates
 
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
@@ -77,26 +73,8 @@ def on(op: Any, framework: Framework) -> Any:
     return op if framework.exact else On(op, framework)
 
 
-@dataclass
-class Step:
-    """The arrays of a call in one dtype, packed in `order`, which is run by them."""
-
-    op: Any
-    gates: np.ndarray
-    state: np.ndarray
-    dh: np.ndarray
-    recurrent: np.ndarray | None = None
-    bias: np.ndarray | None = None
-    recurrent_bias: np.ndarray | None = None
-    dc: np.ndarray | None = None
-    order: str = ""
-    recompute: bool = False
-
-    @property
-    def letters(self) -> str:
-        """The gates in the order in which they are packed."""
-        letters: str = self.op.letters
-        return self.order.replace("c", "g") or letters
+class Step(gates.Step):
+    """The arrays of a call, which is run by them."""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -122,6 +100,11 @@ class Step:
         named = {"gates": self.gates, "recurrent": self.recurrent, self.op.state: self.state}
         named |= {"bias": self.bias, "recurrent_bias": self.recurrent_bias}
         return {name: array for name, array in named.items() if array is not None}
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """All that forward takes, the data first."""
+        return self._by_name | self.again
 
     @property
     def gradients(self) -> tuple[np.ndarray | None, ...]:
@@ -158,24 +141,6 @@ def random_step(
     )
 
 
-def errors(step: Step) -> tuple[float, float, float]:
-    """The largest errors of states, kept gates and gradients, in units of their bounds."""
-    op, results_of = step.op, step.op.results
-    results, saved = op.forward(*step.arrays, **step.options)
-    named = dict(zip(op.entry_points["call"].arrays, step.arrays, strict=True)) | step.options
-    case = Case(op, "forward", step.state.shape, step.gates.dtype, named)
-    states = expected(case)
-    given = dict(zip((f"d{name}" for name in results_of), step.gradients, strict=True))
-    given |= dict(zip(op.saves, saved, strict=True))
-    gradients = expected(case.at("backward", before=named, **given))
-    made = zip(op.gradients, op.backward(*step.gradients, *saved, **step.again), strict=True)
-    return (
-        max(states[n].error(y) for n, y in zip(results_of, arrays_of(results), strict=True)),
-        0.0 if step.recompute else states["gates"].error(saved[0]),
-        max(gradients[name].error(dx) for name, dx in made if dx is not None),
-    )
-
-
 def forward(step: Step, **options: Any) -> tuple[Any, ...]:
     """All results, and what is saved."""
     results, saved = step.op.forward(*step.arrays, **step.options, **options)
@@ -185,10 +150,3 @@ def forward(step: Step, **options: Any) -> tuple[Any, ...]:
 def backward(step: Step, saved: Any, **options: Any) -> tuple[Any, ...]:
     made: tuple[Any, ...] = step.op.backward(*step.gradients, *saved, **step.again, **options)
     return made
-
-
-def assert_all_same(actual: Any, expected: Any) -> None:
-    for a, b in zip(actual, expected, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert_same_bits(a, b)

@@ -5,13 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import Framework
 
 import fastact as fa
-from fastact.check.expected import expected
-from fastact.measure.cases import Case
 from fastact.measure.sum_axes import is_over_any, is_sum
-from fastact.ops.engine.op import arrays_of
 
 SUMS = [op for op in fa.ops.values() if is_sum(op) and is_over_any(op)]
 
@@ -96,25 +92,6 @@ def drawn(op: Any, dtype: Any, shape: tuple[int, ...], centre: float = 10) -> np
     else:
         x[: shape[0] // 2] = np.nan
     return x
-
-
-def reduction_error(
-    op: Any, backend: Framework, x: np.ndarray, axes: tuple[int, ...], **named: Any
-) -> float:
-    """The largest error in units of the bound; infinite where one of both alone is NaN."""
-    given = {n: backend.of(a) if isinstance(a, np.ndarray) else a for n, a in named.items()}
-    made = arrays_of(op(backend.of(x), axes, **given))
-    case = Case(op, "call", x.shape, x.dtype, {"x": x, "axis": axes, **named})
-    exact, worst = expected(case), 0.0
-    for name, part in zip(op.results, made, strict=False):
-        one, y = exact[name], np.asarray(backend.numpy(part))
-        assert y.dtype == (np.float64 if "m2" in op.results else x.dtype)
-        with np.errstate(over="ignore"):  # what the dtype has no number for is infinite
-            is_number = np.isfinite(np.asarray(one.exact).astype(y.dtype).astype(float))
-        y = np.reshape(y, np.shape(one.exact))
-        same = np.array_equal(np.isfinite(y.astype(float)), is_number)
-        worst = max(worst, one.error(y) if same else np.inf)
-    return worst
 
 
 def exact_moments(

@@ -1,4 +1,4 @@
-"""The machine code of CUDA kernels, as `cuobjdump -sass` prints it: instructions, paths, loops.
+"""The machine code of CUDA kernels, as `cuobjdump -sass` prints it: instructions and loops.
 
 Nothing runs here: what is counted is the code that the compiler wrote.
 """
@@ -6,8 +6,7 @@ Nothing runs here: what is counted is the code that the compiler wrote.
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
@@ -49,15 +48,6 @@ class Instruction:
         found = _TARGET.findall(self.operands)
         return int(found[-1], 16) if found else -1
 
-    def matches(self, name: str) -> bool:
-        """Whether it has the opcode and the modifiers of a name such as "LDG.128"."""
-        base, *modifiers = name.split(".")
-        return self.base == base and all(f".{word}" in self.opcode for word in modifiers)
-
-
-#: How often a way has an opcode with modifiers, by names such as "LDG.128".
-Counts = Mapping[str, int]
-
 
 @dataclass
 class Function:
@@ -68,7 +58,6 @@ class Function:
     _index: dict[int, int] = field(default_factory=dict)
     _after: dict[int, list[int]] = field(default_factory=dict)
     _meetings: dict[str, set[int]] = field(default_factory=dict)  # where threads go on, by barrier
-    _marks: dict[str, list[bool]] = field(default_factory=dict)  # which instructions a name matches
 
     def __post_init__(self) -> None:
         self._index = {one.address: i for i, one in enumerate(self.code)}
@@ -147,75 +136,6 @@ class Function:
         for start, stop in zip(ordered, [*ordered[1:], len(self.code)], strict=True):
             found[start] = (range(start, stop), leaving.get(stop - 1, [stop] * (stop in starts)))
         return found
-
-    def way(
-        self,
-        start: int,
-        goals: set[int],
-        counts: Counts,
-        *,
-        calls: bool = False,
-        inside: range | None = None,
-    ) -> list[int]:
-        """The shortest way from an instruction to one of `goals`, without it; empty without one.
-
-        With no goals it ends in an exit. It has exactly `counts`, no other call unless there may be
-        `calls`; it stays `inside` a piece of the code where one is given. Which way the conditions
-        of real data send a thread is not known here; the counts single it out.
-        """
-        wanted = (*counts.values(),)
-        marked = [self._marks_of(name) for name in counts]
-        begin = (start, *(0 for _ in wanted))
-        came: dict[tuple[int, ...], tuple[int, ...] | None] = {begin: None}
-        reached = deque([begin])
-        while reached:
-            state = reached.popleft()
-            i, *before = state
-            if i in goals and tuple(before) == wanted:
-                return self._back(came, came[state])
-            if self.code[i].base == "CALL" and "CALL" not in counts and not calls:
-                continue
-            here = [have + marks[i] for have, marks in zip(before, marked, strict=True)]
-            if any(have > most for have, most in zip(here, wanted, strict=True)):
-                continue
-            if not goals and self.code[i].base in ("EXIT", "RET") and tuple(here) == wanted:
-                return self._back(came, state)
-            for j in self.successors(i):
-                further = (j, *here)
-                if further not in came and (inside is None or j in inside):
-                    came[further] = state
-                    reached.append(further)
-        return []
-
-    def _back(
-        self, came: Mapping[tuple[int, ...], tuple[int, ...] | None], state: tuple[int, ...] | None
-    ) -> list[int]:
-        found = []
-        while state is not None:
-            found.append(state[0])
-            state = came[state]
-        return found[::-1]
-
-    def _marks_of(self, name: str) -> list[bool]:
-        """Tell which instructions a count is of."""
-        if name not in self._marks:
-            self._marks[name] = [one.matches(name) for one in self.code]
-        return self._marks[name]
-
-    def rounds(self, counts: Counts) -> Iterator[list[int]]:
-        """A shortest round of each loop that has exactly these counts and no call, as of `way`."""
-        ends: dict[int, int] = {}  # by a loop's head: where the code last goes back to it
-        for i in range(len(self.code)):
-            ends |= {j: i for j in self.successors(i) if j <= i}
-        for head, end in sorted(ends.items()):
-            first = self.code[head]
-            own = {name: count - first.matches(name) for name, count in counts.items()}
-            if min(own.values(), default=0) < 0 or first.base == "CALL":
-                continue
-            for j in self.successors(head):
-                rest = [] if j == head else self.way(j, {head}, own, inside=range(head, end + 1))
-                if rest or (j == head and not any(own.values())):
-                    yield [head, *rest]
 
 
 def parse(listing: str) -> list[Function]:

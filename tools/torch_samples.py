@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from others_tests import Outcomes, report
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import ModuleErrorEnum, module_db
 
@@ -64,10 +65,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Refused(Exception):
-    """An error that torch or fastact raised."""
-
-
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """The tensors in nested tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
@@ -94,25 +91,32 @@ def in_dtype(value: Any, dtype: torch.dtype, *, leaves: bool = True) -> Any:
     return value
 
 
-def outcome(call: Callable[..., Any], args: Any, kwargs: Any, parameters: Any) -> list[Any]:
-    """Results of a call, and gradients of a weighted sum of them; or the error."""
-    wanted = [t for t in tensors_of((args, kwargs)) if t.requires_grad] + parameters
+def attempted(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function: its results, or the error that it raises."""
     try:
-        torch.manual_seed(0)  # of dropout
-        results = tensors_of(call(*args, **kwargs))
-        differentiable = [y for y in results if y.requires_grad]
-        if not differentiable:
-            return results
-        generator = torch.Generator().manual_seed(0)
-        weights = [
-            torch.randint(-8, 9, y.shape, generator=generator).to(y.dtype) / 4
-            for y in differentiable
-        ]
-        found = torch.autograd.grad(differentiable, wanted, weights, allow_unused=True)
+        return call(*args, **kwargs)
     except Exception as error:
-        raise Refused(error) from error
+        return error
+
+
+def outcome(
+    call: Callable[..., Any], args: Any, kwargs: Any, module: Any = None
+) -> list[torch.Tensor]:
+    """Results of a call and gradients of a weighted sum of them; also a module's buffers."""
+    parameters, buffers = ([], []) if module is None else (module.parameters(), module.buffers())
+    wanted = [*(t for t in tensors_of((args, kwargs)) if t.requires_grad), *parameters]
+    torch.manual_seed(0)  # of dropout
+    results = tensors_of(call(*args, **kwargs))
+    differentiable = [y for y in results if y.requires_grad]
+    if not differentiable:
+        return [*results, *buffers]
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        torch.randint(-8, 9, y.shape, generator=generator).to(y.dtype) / 4 for y in differentiable
+    ]
+    found = torch.autograd.grad(differentiable, wanted, weights, allow_unused=True)
     pairs = zip(wanted, found, strict=True)
-    return [*results, *(torch.zeros_like(t) if d is None else d for t, d in pairs)]
+    return [*results, *(torch.zeros_like(t) if d is None else d for t, d in pairs), *buffers]
 
 
 def difference(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torch.dtype) -> str:
@@ -132,26 +136,20 @@ def difference(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torc
     return ""
 
 
-def compare(ours: Callable[[], Any], theirs: Callable[[], Any], dtype: torch.dtype) -> str:
+def compare(ours: Any, theirs: Any, dtype: torch.dtype) -> str:
     """Tell what deviates in values, or in whether there are any."""
-    try:
-        exact = theirs()
-    except Refused as error:
-        return refusal(ours, type(error.args[0]), f"torch: {error.args[0]}")
-    try:
-        return difference(ours(), exact, dtype)
-    except Refused as error:
-        return f"{type(error.args[0]).__name__}: {error.args[0]}"
+    if isinstance(theirs, Exception):
+        return refusal(ours, type(theirs), f"torch: {theirs}")
+    if isinstance(ours, Exception):
+        return f"{type(ours).__name__}: {ours}"
+    return difference(ours, theirs, dtype)
 
 
-def refusal(call: Callable[[], Any], expected: type[BaseException], of: str = "") -> str:
+def refusal(found: Any, expected: type[BaseException], of: str = "") -> str:
     """Tell what deviates from an error of that class."""
-    try:
-        call()
-    except Exception as error:
-        found = error.args[0] if isinstance(error, Refused) else error
-        if isinstance(found, expected):
-            return ""
+    if isinstance(found, expected):
+        return ""
+    if isinstance(found, Exception):
         return f"{type(found).__name__} instead of {expected.__name__}: {found}"
     return f"computed instead of {expected.__name__} {of}"
 
@@ -189,7 +187,7 @@ def of_module_error(cls: Any, error: Any, training: bool) -> str:
         if error.error_on is ModuleErrorEnum.FORWARD_ERROR:
             module(*given.args, **given.kwargs)
 
-    return refusal(call, error.error_type)
+    return refusal(attempted(call), error.error_type)
 
 
 def of_module(
@@ -209,19 +207,14 @@ def of_module(
     ours.load_state_dict(theirs.state_dict())
     ours.to(dtype).train(training), theirs.train(training)
 
-    def run(module: Any, dtype: torch.dtype) -> Callable[[], Any]:
+    def run(module: Any, dtype: torch.dtype) -> Any:
         args, kwargs = in_dtype(given.args, dtype), in_dtype(given.kwargs, dtype)
         # A module that works in place may not write into a leaf.
-        call = (lambda x, *more, **kw: module(x * 1, *more, **kw)) if is_inplace(module) else module
-        found = lambda: outcome(call, args, kwargs, list(module.parameters()))  # noqa: E731
-        return lambda: [*found(), *module.buffers()]
+        inplace = getattr(module, "inplace", False)
+        call = (lambda x, *more, **kw: module(x * 1, *more, **kw)) if inplace else module
+        return attempted(outcome, call, args, kwargs, module)
 
     return compare(run(ours, dtype), run(theirs, torch.float64), dtype)
-
-
-def is_inplace(module: Any) -> bool:
-    """Whether the module changes its input."""
-    return bool(getattr(module, "inplace", False))
 
 
 def of_functions() -> Iterator[tuple[str, str]]:
@@ -243,27 +236,17 @@ def of_functions() -> Iterator[tuple[str, str]]:
 
 def of_function_error(op: Any, error: Any) -> str:
     """Tell what deviates from the error that torch has for a sample."""
-
-    def call() -> None:
-        args, kwargs = arguments(op, error.sample_input)
-        op(*args, **kwargs)
-
-    return refusal(call, error.error_type)
+    args, kwargs = arguments(op, error.sample_input)
+    return refusal(attempted(op, *args, **kwargs), error.error_type)
 
 
 def of_function(op: Any, info: Any, sample: Any, dtype: torch.dtype) -> str:
     """The difference where a function is called, in that dtype."""
-
-    def torchs() -> Any:
-        args = in_dtype((sample.input, *sample.args), torch.float64)
-        kwargs = DEFAULTS.get(op.name, {}) | in_dtype(sample.kwargs, torch.float64)
-        return outcome(info.op, args, kwargs, [])
-
-    def ours() -> Any:
-        args, kwargs = arguments(op, sample)
-        return outcome(op, in_dtype(args, dtype), in_dtype(kwargs, dtype), [])
-
-    return compare(ours, torchs, dtype)
+    args = in_dtype((sample.input, *sample.args), torch.float64)
+    kwargs = DEFAULTS.get(op.name, {}) | in_dtype(sample.kwargs, torch.float64)
+    theirs = attempted(outcome, info.op, args, kwargs)
+    args, kwargs = (in_dtype(given, dtype) for given in arguments(op, sample))
+    return compare(attempted(outcome, op, args, kwargs), theirs, dtype)
 
 
 def arguments(op: Any, sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -307,22 +290,12 @@ def brief(value: Any) -> str:
 def main() -> int:
     """Run them, and print the list."""
     warnings.simplefilter("ignore")
-    count, told, used = 0, {}, set()
+    outcomes = Outcomes()
     for samples in (of_modules, of_functions):
         for name, message in samples():
-            count += 1
-            if message:
-                text = f"{name}: {message}"
-                part = next((part for part in DEVIATIONS if part in text), "")
-                told[text] = DEVIATIONS.get(part, "")
-                used.add(part)
-    for text, reason in told.items():
-        print(f"{'deviates' if reason else 'FAILED'}: {text}" + f": {reason}" * bool(reason))
-    for part in sorted(DEVIATIONS.keys() - used):
-        print(f"explains nothing: {part!r}")
-    unexplained = sum(not reason for reason in told.values())
-    print(f"{count} calls, {len(told)} deviate, {unexplained} unexplained")
-    return min(unexplained, 1)
+            outcomes.passed += not message
+            outcomes.failed += [f"{name}: {message}"] * bool(message)
+    return report(outcomes, DEVIATIONS)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from fastact.measure.peers import MKL, LeftOut
 
 from .. import mkl, onnx
 from .libraries import Library
-from .work import BYTES, ITEM, Asked, Call, Case, Family, Gradient, Work
+from .work import BYTES, Asked, Call, Case, Family, Gradient, Work
 
 
 def _cases(asked: Asked) -> list[Case]:
-    sizes = asked.sizes or (BYTES // ITEM[asked.dtype],)
-    return [asked.case((size,), 2 if asked.forward else 3, f"{size:,}") for size in sizes]
+    count = 2 if asked.forward else 3
+    return [asked.case((size,), count, f"{size:,}") for size in asked.sized(BYTES)]
 
 
 def _by(m: Library, case: Case) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ dbias, too. bias_grad and unbroadcast read dy once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -21,7 +22,7 @@ from .. import onnx, shapes
 from ..shapes import Layout, Shape
 from .libraries import Library
 from .reductions import NOTE
-from .work import BYTES, ELEMENTS, ITEM, Arrays, Asked, Case, Family, Gradient
+from .work import ELEMENTS, ITEM, Arrays, Asked, Case, Family, Gradient
 
 _ACTIVATIONS = (IDENTITY, "relu", "mish")  # nothing, next to nothing, and an exponential
 _ON_GPU = "mish"  # what is cheaper is no slower there
@@ -71,9 +72,7 @@ def _sum(asked: Asked, layout: Layout, axis: shapes.Axis) -> Case:
 def _sums(asked: Asked) -> list[Case]:
     if not asked.forward:  # they are backward passes of others
         return []
-    layouts = shapes.asked_sums(
-        shapes.REDUCED, asked.on_gpu, asked.sizes or (ELEMENTS,), asked.shapes
-    )
+    layouts = asked.layouts(shapes.REDUCED, shapes.sums(asked.sizes or (ELEMENTS,)))
     if not is_to_shape(asked.op):
         return [_sum(asked, layout, None) for layout in layouts if layout.channel is not None]
     return [
@@ -88,18 +87,15 @@ def _sums(asked: Asked) -> list[Case]:
 def _cases(asked: Asked) -> list[Case]:
     if not adds_bias(asked.op):
         return _sums(asked)
-    if asked.on_gpu:
-        sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
-        rows = shapes.of_lengths(sizes, shapes.BIAS_LENGTHS)
-        # Channels last are rows.
-        pictures = [picture for picture in shapes.pictures(asked.sizes) if picture[1] == 1]
-        found = (*((shape, -1) for shape in rows), *pictures)
-        return [_act(asked, shape, channel, _ON_GPU) for shape, channel in found]
+    rows = shapes.of_lengths(asked.sized(), shapes.BIAS_LENGTHS)
+    on_gpu = [replace(layout, channel=-1) for layout in rows]
+    # Channels last are rows.
+    on_gpu += [picture for picture in shapes.pictures(asked.sizes) if picture.channel == 1]
     return [
         _act(asked, layout.shape, layout.channel, activation)
-        for activation in _ACTIVATIONS
+        for activation in ((_ON_GPU,) if asked.on_gpu else _ACTIVATIONS)
         if activation == IDENTITY or activation in ops
-        for layout in shapes.chosen(shapes.BIASED, asked.shapes)
+        for layout in asked.layouts(shapes.BIASED, on_gpu)
         if layout.channel is not None
     ]
 

@@ -14,12 +14,12 @@ from fastact.measure.peers import LeftOut
 from .. import onnx
 from ..shapes import hidden
 from .libraries import Library
-from .work import BYTES, ITEM, Asked, Case, Family
+from .work import Asked, Case, Family
 
 
 def _cases(asked: Asked) -> list[Case]:
-    sizes = asked.sizes or (BYTES // 2 // ITEM[asked.dtype],)
-    return [asked.case(hidden(size), 3 if asked.forward else 5) for size in sizes]
+    count = 3 if asked.forward else 5
+    return [asked.case(hidden(size), count) for size in asked.sized()]
 
 
 # --- the same by other libraries ------------------------------------------------------------------

@@ -6,13 +6,13 @@ reads the activated gates and four states, and writes the gates' gradients and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from .. import shapes
-from ..shapes import Shape
+from ..shapes import Layout
 from .libraries import Library, unless_missing
 from .work import Asked, Case, Family
 
@@ -27,13 +27,11 @@ def _accesses(op: Any, direction: str) -> int:
 
 
 def _cases(asked: Asked) -> list[Case]:
-    states: Sequence[Shape] = [one.shape for one in shapes.chosen(shapes.STATES, asked.shapes)]
-    if asked.on_gpu:
-        # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
-        sized = [(max(size // (8 * 64), 1), 64) for size in asked.sizes or ()]
-        states = sized or shapes.GPU_STATES
+    # A size counts all that forward of an LSTM adds up: 8 arrays of 64 units.
+    sized = [Layout("", (max(size // (8 * 64), 1), 64)) for size in asked.sizes or ()]
+    states = asked.layouts(shapes.STATES, sized or shapes.GPU_STATES)
     accesses = _accesses(asked.op, asked.direction)
-    return [asked.case(state, accesses) for state in states]
+    return [asked.case(state.shape, accesses) for state in states]
 
 
 # --- the step as a chain of array operations: m has what torch, numpy and jax call differently ----

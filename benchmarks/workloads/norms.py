@@ -22,7 +22,7 @@ from .. import onnx, shapes
 from ..liger import by_liger
 from ..shapes import Shape
 from .libraries import Library, Torch, unless_missing
-from .work import ITEM, Arrays, Asked, Case, Family, Gradient
+from .work import Arrays, Asked, Case, Family, Gradient
 
 _ACTIVATIONS = (IDENTITY, "mish")  # nothing behind a norm, and an exponential
 _GROUPS = 32
@@ -66,21 +66,20 @@ def _cases(asked: Asked) -> list[Case]:
     """
     kind = traits(asked.op)
     of_gate = default(asked.op, "activation") if kind.gated else ""
-    if asked.on_gpu:
-        found: list[tuple[Shape, int | None]] = [*shapes.pictures(asked.sizes)]
-        if not kind.channels:
-            sizes = asked.sizes or (_ARRAY // ITEM[asked.dtype],)
-            rows = shapes.of_lengths(sizes, shapes.NORM_LENGTHS)
-            more = () if asked.sizes else shapes.PUBLISHED
-            found = [(shape, None) for shape in (*rows, *more)]
-        return [_case(asked, shape, channel, of_gate) for shape, channel in found]
-    layouts: Sequence[shapes.Layout] = shapes.NORMED_ROWS
+    table: Sequence[shapes.Layout] = shapes.NORMED_ROWS
     if kind.channels:
-        layouts = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
+        table = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
+        on_gpu = shapes.pictures(asked.sizes)
+    else:
+        table, on_gpu = (
+            shapes.NORMED_ROWS,
+            shapes.of_lengths(asked.sized(_ARRAY), shapes.NORM_LENGTHS),
+        )
+        on_gpu += () if asked.sizes else shapes.PUBLISHED
     return [
         _case(asked, layout.shape, layout.channel, activation)
-        for activation in ((of_gate,) if of_gate else _ACTIVATIONS)
-        for layout in shapes.chosen(layouts, asked.shapes)
+        for activation in ((of_gate,) if of_gate or asked.on_gpu else _ACTIVATIONS)
+        for layout in asked.layouts(table, on_gpu)
     ]
 
 

@@ -10,21 +10,17 @@ from fastact.measure.peers import LeftOut, function_named
 from .. import shapes
 from ..shapes import hidden, shape_label
 from .libraries import Library
-from .work import BYTES, ITEM, Asked, Case, Family
+from .work import ITEM, Asked, Case, Family
 
 _HEAD = 128  # elements of a head, of rotary embeddings
 _LOG_2 = 0.6931471805599453
-
-
-def _sizes(asked: Asked) -> tuple[int, ...]:
-    return tuple(asked.sizes or (BYTES // 2 // ITEM[asked.dtype],))
 
 
 def _cases(asked: Asked) -> list[Case]:
     """Arrays of rows, of which the call reads and writes those that it names."""
     point = asked.op.entry_points["call" if asked.forward else "backward"]
     count = len(point.arrays) + point.outputs
-    return [asked.case(hidden(size), count) for size in _sizes(asked)]
+    return [asked.case(hidden(size), count) for size in asked.sized()]
 
 
 def _by(m: Library, case: Case) -> Callable[..., Any]:
@@ -38,7 +34,7 @@ OTHER = Family(_cases, _by)
 
 def _divergences(asked: Asked) -> list[Case]:
     count, sums = (2, True) if asked.forward else (4, False)
-    return [asked.case(hidden(size), count, axis=(1,), sums=sums) for size in _sizes(asked)]
+    return [asked.case(hidden(size), count, axis=(1,), sums=sums) for size in asked.sized()]
 
 
 def _divergence(m: Library, case: Case) -> Callable[..., Any]:
@@ -60,7 +56,7 @@ DIVERGENCES = Family(_divergences, _divergence)
 
 
 def _dropouts(asked: Asked) -> list[Case]:
-    return [asked.case(hidden(size), 2, options={"p": 0.1, "seed": 3}) for size in _sizes(asked)]
+    return [asked.case(hidden(size), 2, options={"p": 0.1, "seed": 3}) for size in asked.sized()]
 
 
 def _dropout(m: Library, case: Case) -> Callable[..., Any]:
@@ -74,21 +70,19 @@ DROPOUT = Family(_dropouts, _dropout)
 
 
 def _parametric(asked: Asked) -> list[Case]:
-    layouts = shapes.chosen(shapes.BIASED, asked.shapes)
-    each = [layout.shape for layout in layouts if layout.channel is not None]
-    if asked.on_gpu:
-        each = shapes.of_lengths(_sizes(asked), (1024,))
-        each += [shape for shape, channel in shapes.pictures(asked.sizes) if channel == 1]
+    on_gpu = shapes.of_lengths(asked.sized(), (1024,))
+    on_gpu += [picture for picture in shapes.pictures(asked.sizes) if picture.channel == 1]
+    table = [layout for layout in shapes.BIASED if layout.channel is not None]
     more = {"options": {"channel_axis": 1}, "channel": 1}
     return [
         asked.case(
-            shape,
+            layout.shape,
             2 if asked.forward else 3,
-            f"{shape_label(shape)}, channels 1",
-            axis=shapes.others(shape, 1),
+            f"{shape_label(layout.shape)}, channels 1",
+            axis=shapes.others(layout.shape, 1),
             **more,
         )
-        for shape in each
+        for layout in asked.layouts(table, on_gpu)
     ]
 
 
@@ -104,7 +98,7 @@ def _is_normed(op: Any) -> bool:
 def _rotary(asked: Asked) -> list[Case]:
     """The whole head is turned, as halves and as neighbours; behind a norm backward reads x."""
     found = []
-    for tokens, columns in map(hidden, _sizes(asked)):
+    for tokens, columns in map(hidden, asked.sized()):
         head = min(_HEAD, columns)
         shape, small = (tokens, columns // head, head), tokens * head * ITEM[asked.dtype]
         accesses = 2 + (_is_normed(asked.op) and not asked.forward)

@@ -67,12 +67,11 @@ def _cases(asked: Asked) -> list[Case]:
     if not (asked.on_gpu or asked.forward) and (pair or not _has_gradient(op)):
         return []
     every = (*shapes.REDUCED, *(shapes.MIDDLE if pair else ()))
-    layouts = shapes.asked_sums(every, asked.on_gpu, sizes, asked.shapes)
+    layouts = asked.layouts(every, shapes.sums(sizes))
     found = [_case(asked, layout.shape, axis) for layout in layouts for axis in layout.axes]
     if not asked.forward and _BOTH in op.entry_points:
-        weights = [layout.shape for layout in shapes.chosen(shapes.WEIGHTS, asked.shapes)]
-        whole = [(size,) for size in sizes] if asked.on_gpu else weights
-        found += [_case(asked, shape, variant=_BOTH) for shape in whole]
+        whole = asked.layouts(shapes.WEIGHTS, [shapes.Layout("", (size,)) for size in sizes])
+        found += [_case(asked, layout.shape, variant=_BOTH) for layout in whole]
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fastact.measure.cases import is_loss, reduces_rows
 
 from .. import onnx, shapes
-from ..shapes import Shape
+from ..shapes import Layout, Shape
 from .libraries import Library, unless_missing
 from .work import ELEMENTS, ITEM, Asked, Case, Family
 
@@ -34,23 +34,18 @@ def _case(asked: Asked, shape: Shape, axis: int = 1) -> Case:
 
 
 def _cases(asked: Asked) -> list[Case]:
-    loss = is_loss(asked.op)
-    if not asked.on_gpu:
-        return [
-            _case(asked, layout.shape, axis[0])
-            for layout in shapes.chosen(
-                shapes.CLASSES if loss else shapes.SOFTMAX_ROWS, asked.shapes
-            )
-            for axis in layout.axes
-            if axis is not None
-        ]
-    found = []
+    loss, on_gpu = is_loss(asked.op), []
     for size in asked.sizes or (ELEMENTS,):
         length = min(size, shapes.WORDS if loss else shapes.ROW)
-        found.append(_case(asked, (size // length, length)))
+        on_gpu.append(Layout("", (size // length, length), ((1,),)))
         if not loss:
-            found.append(_case(asked, (length, size // length), 0))
-    return found
+            on_gpu.append(Layout("", (length, size // length), ((0,),)))
+    return [
+        _case(asked, layout.shape, axis[0])
+        for layout in asked.layouts(shapes.CLASSES if loss else shapes.SOFTMAX_ROWS, on_gpu)
+        for axis in layout.axes
+        if axis is not None
+    ]
 
 
 # --- the same by other libraries ------------------------------------------------------------------

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastact.measure.cases import Maker, arguments, bound
+from fastact.bench.bench import TimedCall
+from fastact.measure.cases import Maker, arguments
 from fastact.measure.peers import LeftOut, compiled_by_torch, flat
 from fastact.ops.engine.op import arrays_of
 
-from ..shapes import Axis, Shape, shape_label, shared
+from ..shapes import Axis, Layout, Shape, chosen, shape_label, shared
 from .libraries import Jax, Library, NumPy, Torch
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -169,6 +170,14 @@ class Asked:
         """Whether it is no backward pass."""
         return self.direction == "forward"
 
+    def sized(self, nbytes: int = BYTES // 2) -> tuple[int, ...]:
+        """Elements of an array: what is asked for, or else so many bytes."""
+        return tuple(self.sizes or (nbytes // ITEM[self.dtype],))
+
+    def layouts(self, table: Sequence[Layout], on_gpu: Sequence[Layout]) -> Sequence[Layout]:
+        """The layouts on a GPU, or those of a table of the CPU that are asked for."""
+        return on_gpu if self.on_gpu else chosen(table, self.shapes)
+
     def case(self, shape: Shape, accesses: int, label: str = "", **more: Any) -> Case:
         """One of them; label: the shape, if there is none. more : further fields of a `Case`."""
         first = self.op, self.direction, self.dtype, shape
@@ -272,42 +281,25 @@ class Family:
         return self.cases(Asked(op, direction, dtype, True, sizes))
 
 
-class Work:
+class Work(TimedCall):
     """Our call of a case on arrays of its own.
 
-    Attributes
-    ----------
-    inputs, incoming : dict of str to array
-        The arrays that peers get: those that the op's call takes, and for backward the results'
-        gradients.
-    fresh : callable
-        Our call; its results are allocated.
-    out : tuple of arrays
-        Where `ours` writes them; None for a result that there is not.
-    ours : callable
-        Our call that writes to `out`.
+    inputs, incoming : the arrays that peers get: those that the op's call takes, and for backward
+        the results' gradients.
     """
 
     def __init__(self, case: Case, family: Family, make: Maker) -> None:
-        op, entry = case.op, case.entry
-        data = case.shape, case.dtype, case.options, make
-        given = arguments(op, "call", *data, family.optional)
-        inputs = family.prepared(case, given)
-        self.inputs = {name: array for name, array in inputs.items() if array is not None}
-        self.incoming: dict[str, Any] = {}
-        if entry == "backward":
+        op, data = case.op, (case.shape, case.dtype, case.options, make)
+        given = family.prepared(case, arguments(op, "call", *data, family.optional))
+        self.inputs = {name: array for name, array in given.items() if array is not None}
+        incoming: dict[str, Any] = {}
+        if case.entry == "backward":
             incoming = arguments(op, "backward", *data)
             # On the CPU, cases have no gradient for a sum beside y.
             if case.on_gpu and "dtotal" in op.entry_points["backward"].defaults:
                 incoming["dtotal"] = make.random(case.shape, case.dtype)
-            self.incoming = family.prepared(case, incoming)
-        self.fresh = bound(op, entry, {**case.options, **inputs}, self.incoming)
-        made = arrays_of(self.fresh())
-        # Of an array without axes NumPy makes a number.
-        self.out: tuple[Any, ...] = tuple(
-            np.asarray(y) if isinstance(y, np.generic) else y for y in made
-        )
-        self.ours = partial(self.fresh, out=self.out[0] if len(self.out) == 1 else self.out)
+            incoming = family.prepared(case, incoming)
+        super().__init__(op, case.entry, {**case.options, **given}, incoming)
 
     @property
     def given(self) -> tuple[Arrays, Arrays]:
@@ -318,12 +310,6 @@ class Work:
     def arrays(self) -> Arrays:
         """The same in one, by name."""
         return {**self.inputs, **self.incoming}
-
-    @property
-    def read(self) -> list[Any]:
-        """The arrays that our call reads."""
-        given = flat((*self.fresh.args, *self.fresh.keywords.values()))
-        return list({id(one): one for one in given if hasattr(one, "dtype")}.values())
 
 
 def by_torch(

@@ -365,9 +365,7 @@ def elementary_cases(name: str) -> list[tuple[np.ndarray, Exact]]:
 def test_elementary_functions(name, isa):
     assert set(ELEMENTARY) == set(_cpu.elementary_bounds())
     for x, exact in elementary_cases(name):
-        y = np.empty_like(x)
-        _cpu.elementary(name, _cpu.View.from_numpy(x), _cpu.View.from_numpy(y))
-        error = exact.ulp(y)
+        error = exact.ulp(_cpu.elementary(name, x))
         good = error <= _cpu.elementary_bounds()[name]
         assert good.all(), f"{error[~good]} ULP at {x[~good]}"
 

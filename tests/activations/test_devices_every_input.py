@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ACTIVATIONS, bits
-from devices import DTYPES, KERNELS, Framework
+from conftest import ACTIVATIONS, bits, on_kernels
+from devices import DTYPES, Framework
 
 from fastact import _cpu
 from fastact.check.expected import expected
@@ -73,7 +73,7 @@ def fault(op: Any, entry: str, x: np.ndarray, device: Framework) -> str:
         pytest.param(1_000_003, 0, 1, id="1000003", marks=pytest.mark.thorough),
     ],
 )
-@pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
+@on_kernels
 @pytest.mark.parametrize("op", ACTIVATIONS, ids=lambda op: op.name)
 def test_bits_are_the_cpus(op: Any, device: Framework, stride: int, part: int, parts: int) -> None:
     if stride < 1000 and "emulated" in device.name:

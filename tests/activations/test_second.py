@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from arrays import f32
-from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
+from conftest import ACTIVATIONS, assert_all_same_bits, assert_same_bits, by_representatives, sample
 from devices import DTYPES, FRAMEWORKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,15 +114,13 @@ def test_strided_is_contiguous(layout, name, op):
     given = [view(sample(dtype, size, seed=i).reshape(shape)) for i, view in enumerate(made)]
     plain = [np.ascontiguousarray(a).reshape(shape) for a in given]
     expected = op.backward.backward(*plain)
-    for found, same in zip(op.backward.backward(*given), expected, strict=True):
-        assert_same_bits(found, same)
+    assert_all_same_bits(op.backward.backward(*given), expected)
     base = sample(dtype, size, seed=3).reshape(shape)
     base[np.isnan(base)] = 1  # a sum of two NaNs may be either
     sums = op.backward.backward(*plain, out=(base.copy(), base.copy()), accumulate=True)
     outs = view_ddy(base), view_dx(base.copy())
     op.backward.backward(*given, out=outs, accumulate=True)
-    for found, same in zip(outs, sums, strict=True):
-        assert_same_bits(found, same)
+    assert_all_same_bits(outs, sums)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
@@ -142,29 +140,6 @@ def test_outputs(op, framework):
     for _ in range(4):  # as the call cache replays it
         again = op.backward.backward(*arrays)
         assert_same_bits(framework.numpy(again[1]), framework.numpy(dx))
-
-
-@each_op
-def test_errors(op):
-    """They name the entry point and the argument, and nothing is written."""
-    x, out = f32(3), np.full(3, 7, np.float32)
-    where = rf"fastact\.{op.name}\.backward\.backward: "
-    saved = op.saves[0]
-    for error, words, call in (
-        (TypeError, "ddx must be given", lambda: op.backward.backward()),
-        (
-            ValueError,
-            r"ddx must have shape \(3,\), got \(4,\)",
-            lambda: op.backward.backward(f32(4), x, x),
-        ),
-        (TypeError, "dy must have dtype float32", lambda: op.backward.backward(x, np.ones(3), x)),
-        (ValueError, "out", lambda: op.backward.backward(x, x, x, out=(out, x))),
-        (ValueError, "out", lambda: op.backward.backward(x, x, x, out=(out, out))),
-        (TypeError, f"{saved} must be", lambda: op.backward.backward(x, x, None, out=(out, None))),
-    ):
-        with pytest.raises(error, match=where + f".*{words}"):
-            call()
-    assert (out == 7).all()
 
 
 # --- forward mode ---------------------------------------------------------------------------------

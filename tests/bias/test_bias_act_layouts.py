@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from arrays import finite
 from biased import assert_sums, call, expected_dx, expected_forward, parts
-from conftest import (
-    DTYPES,
-    assert_agrees,
-    assert_same_bits,
-)
-from devices import KERNELS
+from conftest import DTYPES, assert_agrees, assert_all_same_bits, assert_same_bits, on_kernels
 
 import fastact as fa
 
@@ -80,14 +75,12 @@ def test_16_bits_in_registers_or_buffers(rows, channels, name, dtype_name, last)
     for threads in (1, 2, 5):
         with fa.num_threads(threads):
             for arrays in ((dy, x), strided):
-                for made, right in zip(results(*arrays), expected, strict=True):
-                    assert_same_bits(made, right)
+                assert_all_same_bits(results(*arrays), expected)
     for k in (0, 1):  # in place
         arrays = [dy.copy(), x.copy()]
         out = arrays[k], np.empty_like(bias)
         fa.bias_act.backward(*arrays, bias, activation=name, axis=axis, out=out)
-        for made, right in zip(out, expected[1:], strict=True):
-            assert_same_bits(made, right)
+        assert_all_same_bits(out, expected[1:])
     y = x.copy()
     fa.bias_act(y, bias, name, axis=axis, out=y)
     assert_same_bits(y, expected[0])
@@ -103,8 +96,7 @@ def test_16_bits_of_several_images(columns, dtype_name):
     for threads in (1, 3):
         with fa.num_threads(threads):
             made = fa.bias_act.backward(dy, x, bias, activation="mish", axis=1)
-        for actual, right in zip(made, expected, strict=True):
-            assert_same_bits(actual, right)
+        assert_all_same_bits(made, expected)
 
 
 # Rows of whole vectors, and as many rows as make whole ones, the last time fewer; more than one
@@ -125,7 +117,7 @@ def everything(device: Any, dy: Any, x: Any, bias: Any, residual: Any, **options
     return y, *call(device, fa.bias_act.backward, dy, x, bias, residual, axis=1, **options)
 
 
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@on_kernels
 @pytest.mark.parametrize("shape", ROWS, ids=str)
 @pytest.mark.parametrize("dtype_name", DTYPES)
 def test_rows_of_vectors_on_devices(device, shape, dtype_name):
@@ -137,12 +129,11 @@ def test_rows_of_vectors_on_devices(device, shape, dtype_name):
         for residuals in (arrays[3], gaps[3]), (None, None):
             *made, dbias = everything(device, *arrays[:3], residuals[0], **options)
             *expected, _ = everything(device, *gaps[:3], residuals[1], **options)
-            for a, b in zip(made, expected, strict=True):
-                assert_same_bits(a, b)
+            assert_all_same_bits(made, expected)
             assert_sums(dbias, made[1], 1, DTYPES[dtype_name])
 
 
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@on_kernels
 def test_workspace_of_any_layout_on_devices(device):
     """The identity reads no x, and sums dy in dy's order: in more chunks than x has."""
     shape = (4, 9000)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits
+from conftest import assert_all_same_bits, assert_same_bits
 
 import fastact as fa
 
@@ -147,8 +147,7 @@ def test_bits_are_the_chunks_alone():
         for _ in range(3):
             found = dask.compute(*every, scheduler="threads", num_workers=4)
             assert found[0] == expected[0]
-            for a, b in zip(found[1:], expected[1:], strict=True):
-                assert_same_bits(a, b)
+            assert_all_same_bits(found[1:], expected[1:])
 
 
 @pytest.mark.thorough  # starts processes: 8 s
@@ -158,8 +157,7 @@ def test_processes():
     expected = dask.compute(*every, scheduler="sync")
     found = dask.compute(*every, scheduler="processes", num_workers=2)
     assert found[0] == expected[0]
-    for a, b in zip(found[1:], expected[1:], strict=True):
-        assert_same_bits(a, b)
+    assert_all_same_bits(found[1:], expected[1:])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

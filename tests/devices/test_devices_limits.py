@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import finite
-from conftest import assert_same_bits, sample
+from conftest import assert_all_same_bits, sample
 from devices import DTYPES, EMULATED, to_emulated
 from processes import run_python
 
@@ -71,8 +71,7 @@ def check(run: Any, dtype: Any, n: int, options: Any) -> None:
         for device in range(3)
     ]
     for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            assert_same_bits(two, one)
+        assert_all_same_bits(found[0], other)
     expected = run(lambda array: array, lambda array: array, dtype, n, options)
     # A last place of the dtype, and of the sums of many terms what float32 rounds of them.
     epsilon = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -132,8 +131,7 @@ def test_groups_backward(dtype: Any) -> None:
             made = fa.group_norm.backward(of(dy), *map(of, saved), activation="silu")
             found.append([np.frombuffer(a.tobytes(), dtype) for a in made])
         for other in found[1:]:
-            for one, two in zip(found[0], other, strict=True):
-                assert_same_bits(two, one)
+            assert_all_same_bits(found[0], other)
 
 
 # --- one limit of a kernel for all threads --------------------------------------------------------

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same_bits, needs_a_fused_isa, on_fused_isas
-from devices import DTYPES, FRAMEWORKS, KERNELS, Framework
+from conftest import assert_same_bits, needs_a_fused_isa, on_fused_isas, on_kernels
+from devices import DTYPES, FRAMEWORKS, Framework
 from gated_activations import HELD, Call, each_op, made
 
 pytestmark = [
     needs_a_fused_isa,
-    pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name),
+    on_kernels,
     pytest.mark.parametrize("limits", [{}, HELD], ids=["", "limit"]),
 ]
 

@@ -9,13 +9,17 @@ import pytest
 import torch
 from benchmarks.workloads.gates import GATES
 from benchmarks.workloads.work import Work, by_torch
-from conftest import assert_same_bits, needs_a_fused_isa, on_fused_isas
+from conftest import (
+    assert_all_same_bits,
+    assert_same_bits,
+    needs_a_fused_isa,
+    on_fused_isas,
+    on_kernels,
+)
 from devices import DTYPES, FRAMEWORKS, KERNELS, to_torch
-from recurrent import Step, assert_all_same, backward, each_op, forward, on, random_step
+from recurrent import Step, backward, each_op, forward, on, random_step
 
 import fastact as fa
-
-on_devices = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
 
 # Rows of one thread and of a wide tile; several tiles, the last one narrower; rows that are no
 # whole number of packs; one chunk of rows, as many as fill a device, and several rows a thread.
@@ -30,7 +34,7 @@ def everything(step: Step) -> tuple[Any, ...]:
 
 @needs_a_fused_isa
 @each_op
-@on_devices
+@on_kernels
 @each_shape
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_bits_of_the_cpu(op, device, shape, dtype):
@@ -45,7 +49,7 @@ def test_bits_of_the_cpu(op, device, shape, dtype):
 
 
 @each_op
-@on_devices
+@on_kernels
 def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
     wider = [d for d in DTYPES.values() if d.itemsize > dtype.itemsize] or [dtype]
     for shape in ((40, 16), (40, 9)):
@@ -63,7 +67,7 @@ def test_biases_of_a_wider_dtype_and_any_stride(op, device, dtype):
             if "torch" not in device.name:
                 step.bias = np.ascontiguousarray(step.bias[::-1])[::-1]
             step.recurrent_bias = np.repeat(step.recurrent_bias, 3)[::3]
-            assert_all_same(everything(step), made)
+            assert_all_same_bits(everything(step), made)
 
 
 @pytest.mark.parametrize("device", [FRAMEWORKS[0], *KERNELS], ids=lambda device: device.name)

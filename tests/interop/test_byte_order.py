@@ -4,14 +4,18 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import every
 import numpy as np
 import pytest
 from calls import OPS, parts
-from conftest import assert_same_bits
+from conftest import assert_all_same_bits, assert_same_bits
+from devices import FRAMEWORKS
 from differences import Call
 
 import fastact as fa
-from fastact.measure.cases import backward_example, sample
+from fastact.measure.cases import sample
+
+CPU = FRAMEWORKS[0]
 
 
 def swapped(value: Any) -> Any:
@@ -19,6 +23,10 @@ def swapped(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     return value.astype(value.dtype.newbyteorder())
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def data(dtype: Any) -> tuple[Any, Any]:
@@ -31,45 +39,16 @@ def data(dtype: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_op_reads_it(op, dtype):
     """Each entry point: native results, of the same bits, in every call of one key."""
-    named = sample(op, *data(dtype))
-    call = op.entry_points["call"]
-    written = {"running_mean", "running_var"}
-    other = {name: value if name in written else swapped(value) for name, value in named.items()}
-    assert call.arrays
-    for _ in range(4):  # the call cache records the second call and replays the third
-        y, saved = op.bound("forward", named)()
-        found, kept = op.bound("forward", other)()
-        called = op.bound("call", other)()
-        for a, b, c in zip(parts(y), parts(found), parts(called), strict=True):
-            assert a.dtype == b.dtype == c.dtype
-            assert b.dtype.isnative
-            assert_same_bits(b, a)
-            assert_same_bits(c, a)
-        for a, b in zip(saved, kept, strict=True):
-            if isinstance(a, np.ndarray):
-                np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_backward_reads_it(op):
-    x, dy = data(np.float32)
-    gradients = backward_example(op, x, dy)
-    for _ in range(4):
-        expected = gradients()
-        found = gradients.func(*map(swapped, gradients.args), **gradients.keywords)
-        for a, b in zip(parts(expected), parts(found), strict=True):
-            assert (a is None) == (b is None)
-            if a is not None:
-                assert a.dtype == b.dtype
-                assert_same_bits(b, a)
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    for a, b in zip(parts(found), parts(expected), strict=True):
-        assert (a is None) == (b is None)
-        if b is not None:
-            assert a.dtype == b.dtype
-            assert_same_bits(a, b)
+    call = every.Call(op, {}, (4, 6), dtype)
+    forward = op.bound("forward", call.named)
+    for run in (*call.both, forward):
+        expected = every.results(CPU, run)
+        for _ in range(4):  # the call cache records the second call and replays the third
+            found = every.results(CPU, run, swapped)
+            if run is forward:  # what is saved may be what was given
+                assert all(a.dtype.isnative for a in found[: len(op.results)])
+                found = [a if a is None else native(a) for a in found]
+            assert_all_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=lambda d: d.__name__)
@@ -80,7 +59,8 @@ def test_every_derivative_reads_it(op, dtype):
     args, named = derivatives.arguments(np.asarray)
     others = [*map(swapped, args)], {name: swapped(value) for name, value in named.items()}
     function = partial(op.backward.backward, **derivatives.options)
-    assert_same(function(*others[0], **others[1]), function(*args, **named))
+    given = function(*others[0], **others[1]), function(*args, **named)
+    assert_all_same_bits(*map(parts, given))
     call = op.bound("call", derivatives.named)
     tangents = tuple(derivatives.tangents.values())
     expected = op.jvp(*call.args, **call.keywords, tangents=tangents)
@@ -90,7 +70,7 @@ def test_every_derivative_reads_it(op, dtype):
         more = {name: of_call(value) for name, value in call.keywords.items()}
         found = op.jvp(*given, **more, tangents=tuple(map(of_tangents, tangents)))
         for one, same in zip(found, expected, strict=True):
-            assert_same(one, same)
+            assert_all_same_bits(parts(one), parts(same))
 
 
 @pytest.mark.parametrize("per", ["row", "tensor"])

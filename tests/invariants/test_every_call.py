@@ -15,6 +15,7 @@ import pytest
 from arrangements import IN_ORDER, LAYOUTS, padded, plain, shifted
 from conftest import (
     ISAS,
+    assert_all_same_bits,
     assert_same_bits,
     needs_two_fused_isas,
     on_fused_isas,
@@ -100,13 +101,6 @@ def agree(found: list[Any], expected: list[Any], scale: float = 0.0) -> None:
         np.testing.assert_allclose(one.astype(float), wide, 2 * float(info.eps), least)
 
 
-def same(found: list[Any], expected: list[Any]) -> None:
-    for one, two in zip(found, expected, strict=True):
-        assert (one is None) == (two is None)
-        if two is not None:
-            assert_same_bits(np.ascontiguousarray(one), np.ascontiguousarray(two))
-
-
 def one_or_all(out: tuple[Any, ...]) -> Any:
     return out if len(out) > 1 else out[0]
 
@@ -135,8 +129,8 @@ def test_layouts(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> 
             ordered = results(place, run, lambda a, g=in_order: g.get(id(a), a))
             if goes_by_elements(op, way):  # sums and statistics may follow the order of memory
                 kept = [k for k, a in enumerate(ordered) if a is not None and a.shape == shape]
-                same([found[k] for k in kept], [ordered[k] for k in kept])
-            same(parts(laid_out(), place), found)
+                assert_all_same_bits([found[k] for k in kept], [ordered[k] for k in kept])
+            assert_all_same_bits(parts(laid_out(), place), found)
             views = [LAYOUTS[next(turn) % 5] for _ in found]
             out = tuple(
                 None if a is None else place.of(view(np.zeros_like(a)))
@@ -164,9 +158,9 @@ def test_addresses_do_not_show(op: Any, way: dict[str, Any], place: Framework, d
                     for a in expected
                 )
                 there(out=one_or_all(out))
-                same(parts(out, place), expected)
+                assert_all_same_bits(parts(out, place), expected)
             for view in IN_ORDER if place is CPU and "by" not in way else []:
-                same(results(place, run, view), expected)
+                assert_all_same_bits(results(place, run, view), expected)
 
 
 def places_of(run: Any, made: list[Any]) -> list[tuple[int, np.ndarray]]:
@@ -206,7 +200,7 @@ def test_in_place(op: Any, way: dict[str, Any], place: Framework, dtype: Any) ->
                 assert "must not share memory with" in str(error)  # noqa: PT017
                 assert_same_bits(place.numpy(out[at]), held)
             else:
-                same(parts((*out,), place), expected)
+                assert_all_same_bits(parts((*out,), place), expected)
 
 
 @everywhere
@@ -298,7 +292,7 @@ def test_other_rows_do_not_show(op: Any, way: dict[str, Any], place: Framework, 
             found, whole = results(place, run, part), results(place, run)
             kept = [k for k, b in enumerate(whole) if b is not None and b.shape[:1] == shape[:1]]
             kept = [k for k in kept if whole[k].ndim > 1]
-            same([found[k] for k in kept], [part(whole[k]) for k in kept])
+            assert_all_same_bits([found[k] for k in kept], [part(whole[k]) for k in kept])
 
 
 @everywhere
@@ -311,7 +305,7 @@ def test_a_repeated_gradient(op: Any, way: dict[str, Any], place: Framework, dty
         whole, run = call.backward(*(np.array(dy) for dy in wide)), call.backward(*wide)
         expected, found = results(place, whole), results(place, run)
         if place is CPU or not sums_channels(op):
-            same(found, expected)
+            assert_all_same_bits(found, expected)
         else:  # in the order in which dy lies
             agree(found, expected, cancelled(call, whole))
 
@@ -391,7 +385,7 @@ def test_outputs_that_are_none(op: Any, way: dict[str, Any], place: Framework, d
                     made = there(out=out, **({"accumulate": True} if adds else {}))
                     pairs = zip(out, arrays_of(made), strict=True)
                     assert all(a is None or a is b for a, b in pairs)
-                    (agree if adds else same)(parts(made, place), kept)
+                    (agree if adds else assert_all_same_bits)(parts(made, place), kept)
 
 
 @each_call([CPU])
@@ -405,7 +399,7 @@ def test_results_that_go_past_the_caches(
             out = [None if a is None else padded(np.zeros_like(a)) for a in expected]
             with stores_past_the_caches(), fa.num_threads(threads):
                 moved(run, place.of)(out=one_or_all((*out,)))
-            same(out, expected)
+            assert_all_same_bits(out, expected)
             assert not any(o.base[..., -3:].any() for o in out if o is not None and o.ndim)
 
 
@@ -418,7 +412,7 @@ def test_avx2_and_avx512_have_the_same_bits(
         for run in Call(op, way, shape, dtype).both:
             expected, *others = on_fused_isas(lambda run=run: results(place, run))
             for other in others:
-                same(other, expected)
+                assert_all_same_bits(other, expected)
 
 
 @each_call([CPU])
@@ -430,7 +424,7 @@ def test_threads_do_not_show(op: Any, way: dict[str, Any], place: Framework, dty
                 with fa.num_threads(threads):
                     found.append(results(place, run))
             for other in found[1:]:
-                same(other, found[0])
+                assert_all_same_bits(other, found[0])
 
 
 @pytest.mark.skipif(not EMULATED, reason="is of the emulated device")
@@ -448,11 +442,11 @@ def test_other_devices_and_the_order_of_threads_do_not_show(
         for run in Call(op, way, shape, dtype).both:
             expected = results(place, run)
             for other in others:
-                same(results(other, run), expected)
+                assert_all_same_bits(results(other, run), expected)
             for order in ("forward", "backward", "shuffle"):
                 emulated.set_thread_order(order, 7)
                 try:
-                    same(results(place, run), expected)
+                    assert_all_same_bits(results(place, run), expected)
                 finally:
                     emulated.set_thread_order("alternate", 0)
 

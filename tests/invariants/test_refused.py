@@ -147,7 +147,7 @@ def test_outputs(op, entry):
 
 def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Exception], str]]:
     """Values of options that no op takes."""
-    big = np.ones(100_000)
+    big, zeros = np.ones(100_000), np.zeros(SHAPE)
     known: dict[str, list[tuple[Any, type[Exception], str]]] = {
         "axis": [(1.0, TypeError, "axis must"), (True, TypeError, "axis must"),
                  ("0", TypeError, "axis must"), (7, AxisError, "axis must be from"),
@@ -188,8 +188,39 @@ def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Ex
         "order": [("ifg", ValueError, "order must be a permutation"), (3, ValueError, "order")],
         "offset": [(np.inf, ValueError, "offset must")],
         "scale": [(np.inf, ValueError, "scale must be finite")],
+        "beta": [(0.0, ValueError, "beta must be above zero, got .*beta=0.0"),
+                 (-1, ValueError, "beta must be above zero")],
+        "negative_slope": [(np.inf, ValueError, "negative_slope must be finite")],
+        "approximate": [("erf", ValueError, "approximate must be 'none' or 'tanh', got 'erf'"),
+                        (None, ValueError, "approximate must be 'none' or 'tanh', got None")],
+        "initial": [("1", TypeError, "initial must be"), (1j, TypeError, "initial must be"),
+                    ([1], TypeError, "initial must"), (np.nan, ValueError, "initial must be"),
+                    (np.inf, ValueError, "initial must be")],
+        "weights": [(zeros + 1j, TypeError, "weights must have dtype"),
+                    (torch.ones(SHAPE), TypeError, "one framework")],
+        "where": [(np.ma.ones(SHAPE), TypeError, "where")],
         "nothing": [(1, TypeError, "unknown keyword 'nothing'")],
     }  # fmt: skip
+    labels = zeros.astype(int)
+    groups: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"by": labels[0, :2]}, ValueError, r"by must broadcast to x's shape \(6, 16\)"),
+        ({"by": zeros}, TypeError, "by must have dtype int32 or"),
+        ({"by": zeros > 0}, TypeError, "by must have dtype int32 or"),
+        ({"by": zeros.astype(object)}, TypeError, "by must have dtype"),
+        ({"by": 1}, TypeError, "by must be an array, got 1"),
+        *(({"by": labels + far, "out": None}, ValueError, "by must hold groups from")
+          for far in (3, -2, 2**63 - 1, -(2**63))),
+        ({"groups": None}, TypeError, "by, .*, and groups, .* must come together"),
+        ({"by": None}, TypeError, "by, .*, and groups, .* must come together"),
+        ({"groups": -1}, ValueError, "groups must not be neg.* got -1"),
+        ({"groups": 10**400}, ValueError, "groups must be an int.* from"),
+        ({"groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
+        ({"keepdims": True}, ValueError, "keepdims must be"),
+        ({"axis": ()}, ValueError, "axis that is reduced"),
+    ]  # fmt: skip
+    takes = "by" in op.entry_points[entry].defaults and entry != "backward"
+    for changed, error, words in groups if takes else ():
+        yield {"by": labels, "groups": 3, **changed}, error, words
     for name, wrongs in known.items():
         if name == "nothing" or name in op.entry_points[entry].defaults:
             yield from (({name: wrong}, error, words) for wrong, error, words in wrongs)

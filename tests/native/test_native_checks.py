@@ -16,7 +16,6 @@ from native import Calls, Guarded, recording, told_to_norms
 import fastact as fa
 from fastact import _cpu
 from fastact._cpu import View
-from fastact.check import ulp
 from fastact.measure import cases
 
 RNG = np.random.default_rng(0)
@@ -190,11 +189,8 @@ def test_probes():
         _cpu.copy(x, y)
     with pytest.raises(ValueError, match="contiguous"):
         _cpu.copy(x, x[::-1])
-    with pytest.raises(ValueError, match="float64"):
-        _cpu.compare(x, x, 1.0, ulp.EDGES)
-    half = View.from_numpy(np.zeros(4, np.float16))
     with pytest.raises(ValueError, match="float32 or float64"):
-        _cpu.elementary("exp", half, half)
+        _cpu.elementary("exp", np.zeros(4, np.float16))
 
 
 @pytest.mark.parametrize("count", [1, 3, 64, 300])

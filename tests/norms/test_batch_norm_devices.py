@@ -5,28 +5,24 @@ import itertools
 import numpy as np
 import pytest
 from arrangements import shifted
-from conftest import assert_same_bits
-from devices import KERNELS
+from conftest import assert_same_bits, on_kernels
 from normed import exact_batch_norm
-from test_batch_norm import (
-    assert_as_torch,
-    draw,
-)
+from test_batch_norm import assert_right, draw
 
 import fastact as fa
 
-pytestmark = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+pytestmark = on_kernels
 
 
 def test_lines_that_only_a_large_block_holds(device, dtype):
     """Kernels that take lines in rounds have smaller blocks."""
     for pixels, training in itertools.product([2500, 2501, 5000], [True, False]):
-        assert_as_torch(device, dtype, (2, 2, pixels), 1, "C", training, "identity")
+        assert_right(device, dtype, (2, 2, pixels), 1, "C", training, "identity")
 
 
 def test_so_many_chunks_that_they_are_merged_apart(device):
     """32 channels of 266 chunks each are more than a block merges for itself."""
-    assert_as_torch(device, np.float64, (17_000, 32), 1, "C", True, "identity")
+    assert_right(device, np.float64, (17_000, 32), 1, "C", True, "identity")
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 2000), (2, 3, 70), (400, 8), (90, 7)])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from arrangements import shifted
-from conftest import assert_same_bits
+from conftest import assert_all_same_bits, assert_same_bits
 from devices import DTYPES
 
 import fastact as fa
@@ -87,8 +87,7 @@ def test_whole_aligned_vectors_give_the_bits_of_any_others(
             backend.of(lay(dy)), *saved, gate_first=gate_first, out=out, accumulate=accumulate
         )
         found.append([backend.numpy(a) for a in out])
-    for a, b in zip(*found, strict=True):
-        assert_same_bits(a, b)
+    assert_all_same_bits(*found)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

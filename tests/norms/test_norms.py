@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
-from conftest import ACTIVATIONS, DTYPES, assert_same_bits, on_backends
+from conftest import ACTIVATIONS, DTYPES, assert_all_same_bits, assert_same_bits, on_backends
 from normed import (
     BEHIND,
+    CHANNELS,
     FEW,
+    LAST,
     SETTINGS,
     Arrays,
     Setting,
-    assert_all_same_bits,
     assert_right,
     each_setting,
     exact_norm,
     layouts,
     run,
-    run_at,
+    several,
 )
 
 import fastact as fa
@@ -28,39 +29,44 @@ from fastact.check import reference
 # a warp and a block; groups without pixels; batches of more rows than a team adds up in float32
 # (14).
 KINDS = [
-    Setting("layer_norm", (7, 1)),
-    Setting("layer_norm", (67, 3)),
+    *several("layer_norm", (7, 1), (67, 3)),
     Setting("rms_norm", (70, 8)),
-    Setting("layer_norm", (1500, 5)),
-    Setting("layer_norm", (37, 264)),
+    *several("layer_norm", (1500, 5), (37, 264)),
     Setting("add_layer_norm", (9, 1031)),
     Setting("rms_norm", (5, 4100)),
-    Setting("layer_norm", (2, 9001)),
-    Setting("layer_norm", (3, 5120)),
-    Setting("layer_norm", (3700, 72)),
+    *several("layer_norm", (2, 9001), (3, 5120), (3700, 72)),
     Setting("rms_norm", (4100, 260)),
-    Setting("group_norm", (300, 6, 3), groups=2),
-    Setting("group_norm", (3, 4, 9), groups=2),
-    Setting("group_norm", (2, 4, 700), groups=2),
+    *several("group_norm", (300, 6, 3), (3, 4, 9), (2, 4, 700), groups=2),
     Setting("group_norm", (3, 6, 1), groups=3),
     Setting("group_norm", (2, 4, 5001), groups=2),
     Setting(
         "group_norm", (2, 64, 7, 7), groups=4
     ),  # whole packs, whose parameters change amid them
     Setting("group_norm", (2, 40, 14, 14), groups=2),
-    Setting("instance_norm", (40, 600, 7, 7)),
-    Setting("instance_norm", (3, 5, 14, 14)),
+    *several("instance_norm", (40, 600, 7, 7), (3, 5, 14, 14)),
     Setting("group_norm", (5, 12, 3, 9), groups=6),
-    Setting("instance_norm", (2, 3, 3000)),
-    Setting("instance_norm", (700, 2, 3)),
+    *several("instance_norm", (2, 3, 3000), (700, 2, 3)),
+]
+# Channels that come last: groups of one channel and of all; channels that packs divide or not, few,
+# and beyond a tile; one example and many; pixels of several chunks, of one, and so few that a block
+# holds a group.
+KINDS += [
+    Setting("group_norm", (2, 9, 7, 12), LAST, groups=4),
+    Setting("group_norm", (3, 5, 64), LAST, groups=8),
+    Setting("group_norm", (1, 40, 40, 6), LAST, groups=1),
+    Setting("group_norm", (2, 6, 600), LAST, groups=2),
+    Setting("group_norm", (2, 50, 10), LAST, groups=5),
+    Setting("group_norm", (33, 2, 8), LAST, groups=8),
+    Setting("group_norm", (2, 700, 16), LAST, groups=4),
+    *several("instance_norm", (3, 9, 7, 12), (2, 1500, 3), (2, 70, 264), channel_axis=-1),
 ]
 
 
-@on_backends("setting", [(s,) for s in SETTINGS], [(s,) for s in KINDS])
+@on_backends("setting", [(s,) for s in SETTINGS + CHANNELS], [(s,) for s in KINDS])
 @pytest.mark.parametrize("name", ["identity", "mish"])
 def test_values(setting, name, dtype, backend):
     arrays = Arrays(setting, dtype)
-    assert_right(arrays, name, *run_at(backend, arrays, activation=name))
+    assert_right(arrays, name, *run(arrays, backend, activation=name))
 
 
 @each_setting
@@ -79,16 +85,16 @@ def test_any_layout(setting, dtype):
         assert y.strides == np.empty_like(x).strides  # as NumPy's order="K"
 
 
-@on_backends("setting", [(setting,) for setting in FEW])
+@on_backends("setting", [(setting,) for setting in FEW + CHANNELS])
 @pytest.mark.parametrize("weights", ["", "w", "b"])
 def test_parameters_are_optional(setting, weights, dtype, backend):
     arrays = Arrays(setting, dtype, weights=weights)
-    assert_right(arrays, "silu", *run_at(backend, arrays, activation="silu"))
+    assert_right(arrays, "silu", *run(arrays, backend, activation="silu"))
 
 
 # And rows of whole vectors and not, planes of which only together are whole vectors.
 WIDER = [Setting("layer_norm", (20, 64)), Setting("layer_norm", (3, 77))]
-WIDER += [*FEW, Setting("group_norm", (2, 32, 7, 7), groups=2)]
+WIDER += [*FEW, *CHANNELS, Setting("group_norm", (2, 32, 7, 7), groups=2)]
 
 
 @on_backends("setting", [(setting,) for setting in WIDER])
@@ -97,7 +103,7 @@ def test_wider_parameters(setting, name, backend):
     pairs = ("float16", "float32"), ("bfloat16", "float64"), ("float32", "float64")
     for dtype, parameter in pairs:
         arrays = Arrays(setting, DTYPES[dtype], parameter=DTYPES[parameter])
-        got, gradients = run_at(backend, arrays, activation=name)
+        got, gradients = run(arrays, backend, activation=name)
         assert gradients[-len(arrays.weights)].dtype == arrays.weight.dtype
         assert_right(arrays, name, got, gradients)
 
@@ -148,12 +154,14 @@ def test_far_from_zero(backend, offset, length):
 
 @on_backends("kind", [("float32",), ("bfloat16",)])
 def test_near_the_largest(kind, backend):
-    for scale in (1e30, 5e37):
-        x = np.random.default_rng(0).normal(size=(4, 300)).clip(-3, 3) * scale
-        for op in ("layer_norm", "rms_norm"):
-            arrays = Arrays(Setting(op, (4, 300)), DTYPES[kind])
+    rows = [Setting("layer_norm", (4, 300)), Setting("rms_norm", (4, 300))]
+    channels = Setting("instance_norm", (3, 40, 70), LAST)
+    for scale, settings in ((1e30, [*rows, channels]), (5e37, rows)):
+        for setting in settings:
+            arrays = Arrays(setting, DTYPES[kind])
+            x = np.random.default_rng(0).normal(size=setting.shape).clip(-3, 3) * scale
             arrays.x = x.astype(DTYPES[kind])
-            assert_right(arrays, "identity", *run_at(backend, arrays))
+            assert_right(arrays, "identity", *run(arrays, backend))
 
 
 @on_backends("op", [("layer_norm",), ("rms_norm",)])
@@ -165,7 +173,7 @@ def test_squares_that_float_does_not_hold(op, scale, backend):
         found = []
         for factor in (1, scale):
             arrays.x[2] = (arrays.x[2].astype(np.float64) * factor).astype(arrays.x.dtype)
-            (y, saved), (dx, *_) = run_at(backend, arrays)
+            (y, saved), (dx, *_) = run(arrays, backend)
             statistics = saved[1 : -len(arrays.weights)]
             found.append([a[[0, 1, 3, 4, 5]] for a in (y, *statistics, dx)])
         assert_all_same_bits(*found)
@@ -180,15 +188,15 @@ def test_nearly_constant_rows(dtype, backend):
     arrays = Arrays(Setting("layer_norm", (2, 20000), {"eps": 1e-9}), dtype)
     arrays.x[...] = 128
     arrays.x[:, 3] = 129
-    assert_right(arrays, "identity", *run_at(backend, arrays))
+    assert_right(arrays, "identity", *run(arrays, backend))
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e4, 3e30])
-@on_backends("setting", [(s,) for s in FEW if s.centred and not s.adds])
+@on_backends("setting", [(s,) for s in FEW + CHANNELS if s.centred and not s.adds])
 def test_constant_rows_give_the_bias(setting, value, dtype, backend):
     arrays = Arrays(setting, dtype)
     arrays.x[...] = min(value, 6e4) if dtype == np.float16 else value
-    (y, _), _ = run_at(backend, arrays)
+    (y, _), _ = run(arrays, backend)
     expected = np.broadcast_to(setting.along(arrays.bias), setting.split_shape)
     np.testing.assert_array_equal(setting.split(y), expected)
 
@@ -200,6 +208,3 @@ def test_no_number_stays_in_its_row(backend):
     y = backend.run(fa.layer_norm, x)
     assert np.isnan(y[[1, 4]]).all()
     assert_same_bits(y[[0, 2, 3, 5]], clean[[0, 2, 3, 5]])
-
-
-# --- the op object --------------------------------------------------------------------------------

@@ -4,40 +4,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ACTIVATIONS, DTYPES
+from conftest import ACTIVATIONS, assert_all_same_bits, each_long, on_kernels
 from devices import EMULATED, KERNELS, Framework, to_emulated
-from normed import (
-    Arrays,
-    Setting,
-    assert_all_same_bits,
-    assert_right,
-    run_on,
-)
+from normed import Arrays, Setting, assert_right, everything, run
 
 import fastact as fa
 from fastact.interop import devices
 
 LAST = {"channel_axis": -1}
-on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 names = pytest.mark.parametrize("name", ["identity", "mish"])
 
 
-def everything(device: Framework, arrays: Arrays, **named: Any) -> list[Any]:
-    (y, saved), gradients = run_on(device, arrays, **named)
-    return [*(y if arrays.setting.adds else (y,)), *saved, *gradients]
-
-
-# The chunks are of packs: float64 has them with the fewest elements, the others take 4 to 10 s.
 @on_kernels
 @names
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(d, marks=pytest.mark.thorough if d != np.float64 else ())
-        for d in DTYPES.values()
-    ],
-    ids=str,
-)
+@each_long
 def test_rows_of_several_blocks(name, dtype, device):
     """From 16384 packs of 16 bytes on: the last chunk is one element, or nearly whole."""
     size = 16384 * 16 // dtype.itemsize
@@ -46,7 +26,7 @@ def test_rows_of_several_blocks(name, dtype, device):
     cases += [(op, 4096 * 16 // dtype.itemsize - 1) for op in ("layer_norm", "add_rms_norm")]
     for op, more in cases:
         arrays = Arrays(Setting(op, (2, size + more)), dtype)
-        assert_right(arrays, name, *run_on(device, arrays, activation=name))
+        assert_right(arrays, name, *run(arrays, device, activation=name))
 
 
 @pytest.mark.thorough  # more than a minute where the device is emulated
@@ -55,15 +35,15 @@ def test_rows_of_several_blocks(name, dtype, device):
 def test_many_long_rows(name, device):
     """1538 packs of 16 bytes backward, in 81 parts of 17 rows: 14 are added up, then 3."""
     arrays = Arrays(Setting("rms_norm", (1370, 6149)), np.dtype(np.float32))
-    assert_right(arrays, name, *run_on(device, arrays, activation=name))
+    assert_right(arrays, name, *run(arrays, device, activation=name))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda op: op.name)
 @on_kernels
 def test_every_activation(activation, device):
     arrays = Arrays(Setting("layer_norm", (9, 37)), np.dtype(np.float32))
-    (y, _), gradients = run_on(device, arrays, activation=activation.name)
-    (z, saved), _ = run_on(device, arrays)
+    (y, _), gradients = run(arrays, device, activation=activation.name)
+    (z, saved), _ = run(arrays, device)
     np.testing.assert_allclose(y, activation(z), 1e-6, 1e-6)
     p = activation.backward(arrays.dy, *activation.forward(z)[1])
     plain = fa.layer_norm.backward(p, *saved)
@@ -93,14 +73,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(("op", "vectors", "groups"), LONG, ids=str)
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(d, marks=pytest.mark.thorough if d != np.float64 else ())
-        for d in DTYPES.values()
-    ],
-    ids=str,
-)
+@each_long
 @on_kernels
 def test_strides_of_long_rows_do_not_show(op, vectors, groups, dtype, device):
     shape = (*vectors[:-1], vectors[-1] * 16 // dtype.itemsize - 1)
@@ -112,12 +85,12 @@ def assert_strides_do_not_show(
     setting: Setting, dtype: np.dtype[Any], name: str, device: Framework
 ) -> None:
     arrays = Arrays(setting, dtype)
-    expected = everything(device, arrays, activation=name)
+    expected = everything(arrays, device, activation=name)
     x, dy, residual = arrays.x, arrays.dy, arrays.residual
     for axis, step in ((-1, 2), (-1, -1), (0, -2)):
         arrays.x, arrays.dy = held(x, axis, step), held(dy, -1, 3)
         arrays.residual = held(residual, axis, -step)
-        assert_all_same_bits(everything(device, arrays, activation=name), expected)
+        assert_all_same_bits(everything(arrays, device, activation=name), expected)
 
 
 @pytest.mark.skipif(not EMULATED, reason="is of the emulated device")
@@ -136,7 +109,7 @@ def test_devices_have_the_same_bits(setting, name, dtype):
     kind = devices.emulate().ExchangeArray
     for number in (0, 1, 2):
         device = Framework("emulated", to_emulated(kind, number), KERNELS[0].numpy, False)
-        found.append(everything(device, arrays, activation=name))
+        found.append(everything(arrays, device, activation=name))
     for other in found[1:]:
         assert_all_same_bits(other, found[0])
 
@@ -145,7 +118,7 @@ def test_devices_have_the_same_bits(setting, name, dtype):
 def test_so_many_chunks_that_they_are_merged_apart(device):
     """64 channels of 133 chunks each are more than a block merges for itself."""
     arrays = Arrays(Setting("group_norm", (1, 17_000, 64), LAST, groups=1), np.float32)
-    assert_right(arrays, "identity", *run_on(device, arrays))
+    assert_right(arrays, "identity", *run(arrays, device))
 
 
 @on_kernels
@@ -153,7 +126,7 @@ def test_so_many_chunks_that_they_are_merged_apart(device):
 def test_so_many_examples_that_a_block_adds_up_their_gradients(device):
     """More than a warp does: 1024."""
     arrays = Arrays(Setting("instance_norm", (1100, 2, 4), LAST), np.float32)
-    assert_right(arrays, "identity", *run_on(device, arrays))
+    assert_right(arrays, "identity", *run(arrays, device))
 
 
 @on_kernels
@@ -168,4 +141,4 @@ def test_torchs_channels_last(device, dtype):
             np.ascontiguousarray(np.moveaxis(a, 1, -1)).transpose(0, 3, 1, 2)
             for a in (arrays.x, arrays.dy)
         )
-        assert_right(arrays, "mish", *run_on(device, arrays, activation="mish"))
+        assert_right(arrays, "mish", *run(arrays, device, activation="mish"))

@@ -4,12 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import assert_same_bits, on_backends
-from normed import (
-    SETTINGS,
-    Arrays,
-    few_settings,
-    run_at,
-)
+from normed import SETTINGS, Arrays, few_settings, run
 
 import fastact as fa
 
@@ -33,7 +28,7 @@ def test_statistics_may_be_given_memory(setting):
 def test_gradient_of_the_sum(setting, dtype, backend):
     arrays = Arrays(setting, dtype)
     at = int(setting.kind.drops)  # behind dx, which is dropped
-    (_, saved), gradients = run_at(backend, arrays, activation="mish")
+    (_, saved), gradients = run(arrays, backend, activation="mish")
     dx, dtotal = gradients[at], arrays.residual
     options = {**setting.options, "activation": "mish"}
     given = [None if a is None else backend.of(a) for a in (arrays.dy, *saved)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from calls import uncached
-from conftest import assert_same_bits, first_of_families
+from conftest import assert_all_same_bits, assert_same_bits, first_of_families
 from devices import DTYPES, to_torch
 
 import fastact as fa
@@ -250,8 +250,7 @@ def test_any_number_of_threads():
             found.append([fa.rms_norm.quantized(x, per=per) for per in ("row", "tensor", 8)])
     for other in found[1:]:
         for mine, theirs in zip(found[0], other, strict=True):
-            for a, b in zip(mine, theirs, strict=True):
-                assert_same_bits(a, b)
+            assert_all_same_bits(mine, theirs)
 
 
 @pytest.mark.parametrize("per", ["row", "tensor", 128])

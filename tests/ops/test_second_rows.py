@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from arrangements import reversed_, stepped
-from conftest import assert_same_bits, on_fused_isas
+from conftest import assert_all_same_bits, assert_same_bits, on_fused_isas
 from devices import FRAMEWORKS
 from differences import Call
 from native import recording
@@ -128,13 +128,6 @@ def test_one_call_of_the_kernel(op):
     assert_same_bits(outs[0], found[0])
 
 
-def assert_all_same(found: Any, expected: Any) -> None:
-    for got, right in zip(found, expected, strict=True):
-        assert (got is None) == (right is None)
-        if right is not None:
-            assert_same_bits(np.ascontiguousarray(got), np.ascontiguousarray(right))
-
-
 @each_shape
 @each_op
 def test_bits(op, shape, dtype):
@@ -143,15 +136,15 @@ def test_bits(op, shape, dtype):
     expected = call.second(np.asarray)
     is_weighted = dtype.itemsize == 2 and "weight" in call.named  # whose sums follow the memory
     for of in () if is_weighted else (np.asfortranarray, reversed_, stepped):
-        assert_all_same(call.second(of)[:2], expected[:2])
+        assert_all_same_bits(call.second(of)[:2], expected[:2])
     for threads in (1, 2, 3):
         with fa.num_threads(threads):
             for found in on_fused_isas(lambda: call.second(np.asarray)):
-                assert_all_same(found, expected)
+                assert_all_same_bits(found, expected)
     args, named = call.arguments(np.asarray)
     out = args[0], args[len(op.gradients)], *[None] * (len(expected) - 2)
     found = op.backward.backward(*args, **named, **call.options, out=out)
-    assert_all_same(found[:2], expected[:2])
+    assert_all_same_bits(found[:2], expected[:2])
 
 
 @each_op
@@ -235,7 +228,7 @@ def without_part(op, dtype, backend, way):
 
     expected = second(0.0)
     for value in (1.0, np.inf, np.nan):
-        assert_all_same(second(value), expected)
+        assert_all_same_bits(second(value), expected)
 
 
 @each_op

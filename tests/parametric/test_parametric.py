@@ -116,18 +116,3 @@ def test_tangents_of_snake_by_an_alpha_of_0():
     np.testing.assert_allclose(moved, x * x, 1e-12)
     _, moved = fa.snake.jvp(x, alpha, tangents=(np.ones_like(x), np.zeros(3)))
     np.testing.assert_allclose(moved, np.ones_like(x), 1e-12)
-
-
-@each_op
-def test_messages(op):
-    x, w = np.ones((2, 3), np.float32), np.ones(3, np.float32)
-    name = op.parameter
-    bad = [
-        (lambda: op(x, w[:2]), ValueError, rf"{name} must have shape \(3,\), got \(2,\)"),
-        (lambda: op(x, w[:1], channel_axis=2), ValueError, "channel_axis must be from -2 to 1"),
-        (lambda: op(x[0], w), ValueError, "channel_axis must be from -1 to 0"),
-        (lambda: op(x.reshape((1,) * 62 + (2, 3)), w[:1]), ValueError, "at most 63 axes"),
-    ]
-    for call, error, words in bad:
-        with pytest.raises(error, match=rf"^fastact\.{op.name}: .*{words}"):
-            call()

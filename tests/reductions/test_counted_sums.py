@@ -125,17 +125,6 @@ def test_mean_var_of_what_counts(dtype, backend, axes, kind):
         )
 
 
-def test_autograd_of_sums_and_moments():
-    x = torch.linspace(1, 2, 12, dtype=torch.float64).reshape(3, 4).requires_grad_()
-    where, w = torch.arange(12).reshape(3, 4) % 3 > 0, torch.linspace(1, 3, 4, dtype=torch.float64)
-    for op in SUMS:
-        assert torch.autograd.gradcheck(lambda t, op=op: op(t, 1, where=where), (x,))
-        assert torch.autograd.gradcheck(lambda t, op=op: op(t, where=where[0]), (x,))
-    assert torch.autograd.gradcheck(lambda t: fa.mean_var(t, 1, weights=w, where=where), (x,))
-    w.requires_grad_()
-    assert torch.autograd.gradcheck(lambda t, v: fa.average(t, 1, weights=v, where=where), (x, w))
-
-
 def test_an_average_with_its_sum_of_weights(framework):
     """As np.average: of the average's shape, the number of elements where there are no weights."""
     x = np.arange(12.0).reshape(3, 4)

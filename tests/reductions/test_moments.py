@@ -67,22 +67,6 @@ def test_results_belong_to_the_caller(dtype):
     assert_same_bits(fa.moments(tensor, 1).m2.numpy(), fa.moments(x, 1).m2)
 
 
-def test_gradient_of_moments():
-    x = draw(np.float64, (5, 4))
-    dx = fa.moments.backward((None, np.ones(5)), x, axis=1)
-    np.testing.assert_allclose(dx, 2 * (x - x.mean(1, keepdims=True)), rtol=1e-9)
-    dx = fa.moments.backward((1.0, None), x, axis=1, out=x)
-    assert dx is x
-    np.testing.assert_allclose(dx, np.full((5, 4), 0.25))
-
-
-def test_no_gradient_of_too_few_values():
-    """Nothing comes back by a variance of no degrees of freedom, whose slope is infinite."""
-    x = np.ones((1, 3))
-    dx = fa.mean_var.backward((np.full(3, 2.0), None), x, axis=0, correction=1)
-    np.testing.assert_array_equal(dx, np.full((1, 3), 2.0))
-
-
 # --- merging --------------------------------------------------------------------------------------
 
 
@@ -209,58 +193,3 @@ def test_buffer_and_pickle(of, skipna):
         assert pickle.loads(pickle.dumps(m)) == m
     assert m != fa.moments(of(draw(np.float32, (6, 0))), 0)
     assert m != 3
-
-
-# --- errors and memory ----------------------------------------------------------------------------
-
-f32 = np.zeros((2, 3), np.float32)
-ERRORS: dict[str, tuple[Any, type[Exception], str]] = {
-    "axis": (lambda: fa.mean_var(f32, 2), ValueError, "mean_var: axis must be from -2 to 1"),
-    "twice": (lambda: fa.moments(f32, (0, -2)), ValueError, "moments: axis must name each axis on"),
-    "dtype": (lambda: fa.moments(f32.astype(complex)), TypeError, "moments: x must have dtype"),
-    "correction": (
-        lambda: fa.mean_var(f32, correction="one"), TypeError, "correction must be a real number"
-    ),
-    "keepdims": (lambda: fa.moments(f32, keepdims=1), TypeError, "keepdims must be True or False"),
-    "out": (lambda: fa.mean_var(f32, out=f32), ValueError, "out must be a tuple of 2"),
-    "shape": (
-        lambda: fa.mean_var(f32, 0, out=(f32[0].copy(), f32[:, 0].copy())),
-        ValueError,
-        r"out\[1\] must have shape \(3,\)",
-    ),
-    "shared": (
-        lambda: fa.mean_var(f32, 0, out=(f32[0].copy(),) * 2), ValueError, r"out\[1\] must not shar"
-    ),
-    "x": (lambda: fa.mean_var(f32, 0, out=(f32[0], None)), ValueError, "not share memory with x"),
-    "gradient": (
-        lambda: fa.mean_var.backward((f32, None), f32, axis=0),
-        ValueError,
-        r"dy\[0\] must have shape",
-    ),
-    "gradients": (
-        lambda: fa.mean_var.backward(f32, f32, axis=0),
-        TypeError,
-        "a tuple of two gradients",
-    ),
-    "merge": (
-        lambda: fa.moments(f32, 0).merge(fa.moments(f32, 1)),
-        ValueError,
-        r"Moments.merge: other must have shape \(3,\), got \(2,\)",
-    ),
-    "merged": (lambda: fa.moments(f32).merge(f32), TypeError, "other must be Moments, got ndarray"),
-    "none": (lambda: Moments.merge_many([]), ValueError, "parts must not be empty"),
-    "buffer": (
-        lambda: Moments.from_buffer(Moments(1, 0.0, 0.0).to_buffer(), (2,)),
-        ValueError,
-        r"must have shape \(7,\)",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name):
-    call, error, words = ERRORS[name]
-    for _ in range(2):
-        with pytest.raises(error, match=words):
-            call()
-    assert not f32.any()

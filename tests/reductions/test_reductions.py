@@ -2,14 +2,13 @@
 
 from typing import Any
 
+import judged
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from arrays import finite
-from conftest import assert_same_bits
-from devices import FRAMEWORKS, KERNELS
-from sums import SUMS, reduction_error
+from conftest import assert_same_bits, on_kernels
+from sums import SUMS
 
 import fastact as fa
 from fastact.check.expected.reductions import term_of
@@ -20,7 +19,7 @@ def op(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@on_kernels
 def test_rows_of_more_chunks_than_a_warp_has_lanes(device):
     """40 partial sums of 4096 vectors a row, and the columns' as many: each counts, and once."""
     dtype = np.float32
@@ -46,7 +45,7 @@ def test_cancellation():
     op = fa.sum
     x = finite(np.float64, (100_001,)) * 1e10
     x = np.concatenate([x, -x, [1.0]])
-    assert reduction_error(op, FRAMEWORKS[0], x, (0,)) <= 1
+    judged.assert_right(op, {"x": x, "axis": (0,)})
     assert op(np.tile([1e16, -1e16], 5000)) == 0
 
 
@@ -102,7 +101,7 @@ def test_every_rank(op, dtype, rank):
         y = op(x, axis)
         assert np.shape(y) == np.shape(np.sum(x.astype(float), axis))
         chosen = range(rank) if axis is None else np.atleast_1d(axis).astype(int) % max(rank, 1)
-        assert reduction_error(op, FRAMEWORKS[0], x, tuple(sorted(map(int, chosen)))) <= 1
+        judged.assert_right(op, {"x": x, "axis": tuple(sorted(map(int, chosen)))})
 
 
 def test_takes_what_numpy_takes(op):
@@ -124,14 +123,6 @@ def test_backward_of_a_number(framework):
     x = framework.of(np.arange(3, dtype=np.float32))
     dx = framework.numpy(fa.sum_squares.backward(0.5, x))
     assert_same_bits(dx, np.arange(3, dtype=np.float32))
-
-
-def test_torch_gradients(op):
-    x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
-    dy = torch.randn(4, dtype=torch.float64)
-    term_of(op)(x).sum((0, 2)).backward(dy)
-    _, saved = op.forward(x.detach(), (0, 2))
-    torch.testing.assert_close(op.backward(dy, *saved, (0, 2)), x.grad, rtol=1e-15, atol=0)
 
 
 def test_gradient_of_squares_overflows_only_where_it_must():
@@ -162,22 +153,12 @@ def test_value_and_grad(dtype, framework, shape, layout):
         assert_same_bits(framework.numpy(grad), (2 * x.astype(wide)).astype(dtype))
 
 
-def test_value_and_grad_in_place_and_errors():
+def test_value_and_grad_in_place():
     x = finite(np.float32, (3000,))
     expected = fa.sum_squares(x), 2 * x
     value, _ = fa.sum_squares.value_and_grad(x, (None, x))
     assert value == expected[0]
     assert_same_bits(x, expected[1])
-    where = r"^fastact\.sum_squares\.value_and_grad: "
-    for out, words in (
-        (x, "out must be a tuple of 2"),
-        ((x, None), r"out\[0\] must have shape"),
-        ((x[5:6].reshape(()), x), r"out\[1\] must not share memory with out"),
-    ):
-        with pytest.raises(ValueError, match=where + words):
-            fa.sum_squares.value_and_grad(x.copy(), out)
-    with pytest.raises(TypeError, match=where + "unknown keyword 'axis'"):
-        fa.sum_squares.value_and_grad(x, axis=0)
 
 
 @pytest.mark.parametrize("kind", [bool, np.int8, np.uint16, np.int64])
@@ -191,8 +172,6 @@ def test_integers_in_the_rest_of_the_entry_points(kind):
     assert_same_bits(grad, 2 * wide)
     assert_same_bits(fa.bias_grad(x, axis=0), wide.sum(1))
     assert_same_bits(fa.unbroadcast(x, (2, 1)), wide.sum(1, keepdims=True))
-    with pytest.raises(TypeError, match=r"^fastact\.sum: out must have dtype float64, as x has"):
-        fa.sum(x, out=np.zeros((), np.float32))
 
 
 def test_output_keeps_the_order(op):

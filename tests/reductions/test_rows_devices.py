@@ -7,20 +7,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 from arrangements import shifted
-from devices import EMULATED, KERNELS, to_emulated
+from conftest import on_kernels
+from devices import EMULATED, to_emulated
 from sums import DEVICE_CASES
 
 import fastact as fa
 from fastact.interop.devices import emulate
 
 MOST = 8  # weighted terms that a thread takes
-devices = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 needs_emulation = pytest.mark.skipif(
     not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
 )
 
 
-@devices
+@on_kernels
 @pytest.mark.parametrize("op", [fa.sum, fa.nansum, fa.sum_squares], ids=str)
 @pytest.mark.parametrize(("shape", "axes"), DEVICE_CASES[:14], ids=str)
 def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
@@ -32,7 +32,7 @@ def test_bfloat16_beyond_what_float32_holds(op, device, shape, axes):
     np.testing.assert_array_equal(found, np.asarray(op(x, axis=axes), float))
 
 
-@devices
+@on_kernels
 def test_gradient_of_few_touching_terms_in_place(device):
     """Neighbours' terms are stored by a warp together, when all were read."""
     x = np.asfortranarray(np.random.default_rng(0).normal(100, 3, (5, 2)).astype(np.float16))
@@ -75,7 +75,7 @@ def test_few_weighted_terms_belong_to_a_thread(dtype, terms):
     assert launch["grid"][0] == -(-300 // (256 if terms <= MOST else 32))
 
 
-@pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
+@on_kernels
 def test_few_elements_of_which_some_are_nan(device, dtype):
     """One in each place of a row, or all but one."""
     skipping = [op for op in fa.ops.values() if getattr(op, "skips", False)]

@@ -77,33 +77,6 @@ def test_any_layout_axis_and_position(backend, dtype):
     assert_same_bits(np.moveaxis(made, 1, -1), y)
 
 
-X, (COS, SIN) = drawn((2, 4, 8)), angles((4, 4))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda o: OP(X, *angles((4, 5)), out=o), ValueError, "cos must have from 0 to 4 pairs"),
-        (lambda o: OP(X, *angles((3, 4)), out=o), ValueError, "cos must broadcast to x's pairs"),
-        (lambda o: OP(X, COS, SIN, axis=(1, 2), out=o), TypeError, "axis must be an integer"),
-        (lambda o: OP(X, COS, SIN, positions=np.array([0, 1, 2, 4]), out=o), ValueError,
-         "positions must be from 0 to 3"),
-        (lambda o: OP.backward(X, X, np.ones((2, 4), "f"), COS, SIN, out=(o, None)), ValueError,
-         "rstd must have shape (2, 4, 1)"),
-        (lambda o: OP.backward(X, X, np.ones((2, 4, 1), "f"), COS, SIN, None, np.array([[9]]),
-                               out=(o, None)), ValueError, "positions must be from 0 to 3"),
-    ],
-)  # fmt: skip
-def test_refused_and_nothing_written(call, error, said):
-    out = np.full_like(X, 7)
-    for _ in range(3):  # where calls are cached, too
-        with pytest.raises(error) as found:
-            call(out)
-        assert str(found.value).startswith("fastact.rms_norm_rotary")
-        assert said in str(found.value)
-        assert (out == 7).all()
-
-
 # --- as published ---------------------------------------------------------------------------------
 
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from arrangements import padded
-from assembly import BUILT, REGISTERS, code_of, functions, loops, readable
-from conftest import assert_same_bits, stores_past_the_caches
+from assembly import BUILT, REGISTERS, code_of, functions, kernels, loops, readable
+from conftest import assert_all_same_bits, assert_same_bits, stores_past_the_caches
 from devices import DTYPES, FRAMEWORKS
 
 import fastact as fa
-from fastact import _cpu
 from fastact.check.expected import errors
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -164,8 +163,7 @@ def test_a_tuple_of_queries_and_keys(dtype, interleaved):
     found = fa.rotary(mine, cos, sin, interleaved=interleaved, out=mine)
     assert found[0] is mine[0]
     assert found[1] is mine[1]
-    for made, one in zip(mine, each, strict=True):
-        assert_same_bits(made, one)
+    assert_all_same_bits(mine, each)
 
 
 @each_dtype
@@ -189,45 +187,6 @@ def _past(dtype, interleaved, n):
 # --- what is refused ------------------------------------------------------------------------------
 
 X, (COS, SIN) = drawn((2, 4, 8)), angles((4, 4))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda o: fa.rotary(X, *angles((4, 5)), out=o), ValueError,
-         "cos must have from 0 to 4 pairs"),
-        (lambda o: fa.rotary(X, *angles((3, 4)), out=o), ValueError,
-         "cos must broadcast to x's pairs"),
-        (lambda o: fa.rotary(X, COS, SIN[:1], out=o), ValueError,
-         "sin must have shape (4, 4), as cos"),
-        (lambda o: fa.rotary(X[:, :, :1], *angles((4, 1))), ValueError,
-         "cos must have from 0 to 0"),
-        (lambda o: fa.rotary(np.float32(3), COS, SIN), ValueError, "x must have an axis"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(4), out=o), TypeError,
-         "positions must have dtype int32 or int64"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, 4]), out=o), ValueError,
-         "positions must be from 0 to 3"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.array([0, 1, 2, -1]), out=o), ValueError,
-         "positions must be from 0 to 3"),
-        (lambda o: fa.rotary(X, COS, SIN, positions=np.zeros(3, int), out=o), ValueError,
-         "positions must broadcast to x's rows (2, 4)"),
-        (lambda o: fa.rotary(X, COS[0], SIN[0], positions=np.zeros(4, int), out=o), ValueError,
-         "cos must be 2-D"),
-        (lambda o: fa.rotary((X, X, X), COS, SIN), TypeError,
-         "x must be an array or a tuple of two"),
-        (lambda o: fa.rotary((X, X[:, :3]), COS, SIN, out=(o, None)), ValueError,
-         "cos must broadcast to k's pairs"),
-        (lambda o: fa.rotary((X, o), COS, SIN, out=(o, None)), ValueError,
-         "out[0] must not share memory with k"),
-    ],
-)  # fmt: skip
-def test_refused_and_nothing_written(call, error, said):
-    out = np.full_like(X, 7)
-    with pytest.raises(error) as found:
-        call(out)
-    assert str(found.value).startswith("fastact.rotary")
-    assert said in str(found.value)
-    assert (out == 7).all()
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "torch, recorded", "torch, traced"])
@@ -324,7 +283,7 @@ def test_pairs_are_turned_by_vectors(isa):
 
     Single numbers are multiplied as well, for what is left of a row.
     """
-    code, entries = code_of(_cpu.rotary_addresses(isa))
+    code, entries = code_of(kernels(isa, "rotary "))
     products = {key: _products(code, entry, REGISTERS[isa]) for key, entry in entries.items()}
     assert {key: count for key, count in products.items() if count < 4} == {}
 

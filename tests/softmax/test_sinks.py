@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import judged
 import numpy as np
 import pytest
 import torch
@@ -9,8 +10,6 @@ from conftest import assert_same_bits
 from devices import DTYPES, FRAMEWORKS, Framework
 
 import fastact as fa
-from fastact.check.expected import expected
-from fastact.measure.cases import Case
 
 by_framework = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
 by_dtype = pytest.mark.parametrize("dtype", list(DTYPES))
@@ -45,23 +44,11 @@ def assert_right(
     framework: Framework, x: np.ndarray, dy: np.ndarray, **options: Any
 ) -> dict[str, np.ndarray]:
     """The call, what forward saves and the gradients are within their bounds of the oracle's."""
-    op, of = fa.softmax, framework.of
-    beside = {n: options.pop(n) for n in ("mask", "sink") if n in options}
-    given = {n: of(array) for n, array in beside.items()}
-    y, saved = op.forward(of(x), **given, **options)
-    gradients = op.backward(of(dy), *saved, **options)
-    found = {"y": y, "dx": gradients}
-    if "sink" in beside:
-        found = {"y": y, "share": saved[2], "dx": gradients[0], "dsink": gradients[1]}
-    numbers = {n: np.asarray(framework.numpy(array)) for n, array in found.items()}
-    assert_same_bits(framework.numpy(op(of(x), **given, **options)), numbers["y"])
-    named = {"x": x, **beside, **options}
-    forward = Case(op, "forward", x.shape, x.dtype, named, not framework.exact)
-    kept = {n: numbers[n] for n in ("y", "share") if n in numbers}
-    for case in (forward, forward.at("backward", dy=dy, **kept)):
-        for name, exact in expected(case).items():
-            assert exact.error(numbers[name]) <= 1, name
-    return numbers
+    found = judged.assert_right(fa.softmax, {"x": x, **options}, [dy], framework)
+    given = {n: judged.each(v, framework.of) for n, v in options.items()}
+    y = fa.softmax(framework.of(x), **given)
+    assert_same_bits(framework.numpy(y), found["y"])
+    return found
 
 
 @by_framework
@@ -169,27 +156,6 @@ def test_sinks_wider_than_the_data_and_given_outputs() -> None:
     assert saved[2] is share
     assert fa.softmax.backward(dy, *saved)[1].dtype == np.float32
     assert_same_bits(y, fa.softmax(x, sink=sink))
-
-
-def test_what_is_refused() -> None:
-    x, sink = np.ones((2, 3, 4), np.float32), np.ones(3, np.float32)
-    with pytest.raises(ValueError, match=r"softmax: sink must broadcast to x's rows \(2, 3\)"):
-        fa.softmax(x, sink=np.ones(4, np.float32))
-    with pytest.raises(TypeError, match=r"softmax: sink must have dtype float32, .* or a wider"):
-        fa.softmax(x, sink=sink.astype(np.float16))
-    with pytest.raises(TypeError, match=r"softmax: sink must be an array, got 1\.0"):
-        fa.softmax(x, sink=1.0)
-    with pytest.raises(TypeError, match="unknown keyword 'sink'"):
-        fa.log_softmax(x, sink=sink)
-    with pytest.raises(ValueError, match=r"out\[1\] must be None, for there is no sink"):
-        fa.softmax.forward(x, out=(np.empty_like(x), np.empty((2, 3), np.float32)))
-    y, saved = fa.softmax.forward(x, sink=sink)
-    with pytest.raises(TypeError, match="share must be given with sink"):
-        fa.softmax.backward(x, y, sink)
-    with pytest.raises(TypeError, match="sink must be given with share"):
-        fa.softmax.backward(x, y, None, saved[2])
-    with pytest.raises(ValueError, match=r"share must have shape \(2, 3\)"):
-        fa.softmax.backward(x, y, sink, saved[2][:1])
 
 
 def test_a_number_in_the_place_of_y() -> None:

@@ -2,23 +2,13 @@
 
 import numpy as np
 import pytest
-from devices import DTYPES, KERNELS
+from conftest import each_long, on_kernels
+from devices import DTYPES
 from test_softmax import assert_gradient_right, assert_right, by_op, data
 
 import fastact as fa
 
-on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda d: d.name)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-
-# The chunks are of packs: float64 has them with the fewest elements, the others take seconds.
-each_long = pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(d, marks=pytest.mark.thorough if d != np.float64 else ())
-        for d in DTYPES.values()
-    ],
-    ids=str,
-)
 
 
 @each_long

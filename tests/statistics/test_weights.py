@@ -2,7 +2,6 @@
 
 import functools
 import warnings
-from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
@@ -68,19 +67,6 @@ def test_a_mask_of_true_changes_no_mean(op, dtype, shape, axes):
 
 
 # --- what counts ----------------------------------------------------------------------------------
-
-
-@each_masked
-def test_what_does_not_count_is_not_seen(op, backend):
-    """NaN, infinities: masked, or of weight 0."""
-    x = np.array([[1.0, np.nan, 4.0, np.inf, 2.0], [5.0, 1.0, -np.inf, 2.0, np.nan]])
-    mask = np.isfinite(x)
-    expected = [op(row[there]) for row, there in zip(x, mask, strict=True)]
-    found = backend.numpy(op(backend.of(x), 1, where=backend.of(mask)))
-    np.testing.assert_allclose(found, expected, rtol=1e-15)
-    if op in WEIGHTED:
-        found = backend.numpy(op(backend.of(x), 1, weights=backend.of(mask.astype(np.float32))))
-        np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
 @each_masked
@@ -260,49 +246,6 @@ def test_what_is_no_weight(op, bad):
         assert said == ["weights that are negative or not finite; what they are part of is NaN"]
 
 
-def each_error() -> Iterator[Any]:
-    x, ones = np.zeros((2, 3)), np.ones(2)
-    weights, where = "weights must broadcast to x's shape", "where must broadcast to x's shape"
-    yield x, {"weights": np.ones(4)}, ValueError, rf"{weights} \(2, 3\), got \(4,\)"
-    yield (
-        x,
-        {"weights": np.ones(4), "axis": 0},
-        ValueError,
-        r"or be along axis 0 \(2,\), got \(4,\)",
-    )
-    two, three = np.ones((3, 2)), np.ones((2, 3, 4))
-    in_order = r"or be along axes \(0, 1\), in this order, \(2, 3\), got \(3, 2\)"
-    yield three, {"weights": two, "axis": (0, 1)}, ValueError, in_order
-    yield three, {"weights": two.T}, ValueError, r"the lengths along the axes that axis= names"
-    yield x, {"weights": np.ones((3, 2)), "axis": (0, 1)}, ValueError, weights
-    yield x, {"weights": ones}, ValueError, weights
-    yield x, {"weights": 2.0}, TypeError, "weights must be an array, got 2.0"
-    yield x, {"weights": np.ones((2, 3), complex)}, TypeError, "weights must have dtype"
-    yield x, {"weights": torch.ones(2, 3)}, TypeError, "one framework"
-    yield x, {"where": np.ones(4, bool)}, ValueError, where
-    yield x, {"where": np.ones((5, 2, 3), bool)}, ValueError, where
-    yield x, {"where": np.ones((2, 3))}, TypeError, "where must have dtype bool, got float64"
-    yield x, {"where": np.ones((2, 3), int)}, TypeError, "where must have dtype bool, got int64"
-    yield x, {"where": 0}, TypeError, "where must have dtype bool, got 0"
-    yield x, {"where": np.ma.ones((2, 3))}, TypeError, "where"
-
-
-@each_weighted
-def test_errors(op):
-    for x, named, kind, words in each_error():
-        if not op.entry_points["call"].defaults.keys() >= named.keys():
-            continue
-        for _ in range(2):
-            with pytest.raises(kind, match=f"fastact.{op.name}: .*{words}"):
-                op(x, **named)
-
-
-def test_out_is_not_the_weights():
-    w = np.ones(3)
-    with pytest.raises(ValueError, match="out must not share memory with weights"):
-        fa.mean(np.zeros((3, 3)), 0, weights=w[:, None], out=w)
-
-
 # --- integers -------------------------------------------------------------------------------------
 
 
@@ -315,18 +258,6 @@ def test_other_integers(kind):
 
 
 # --- moments --------------------------------------------------------------------------------------
-
-
-def test_weighted_moments(backend, dtype):
-    rng = np.random.default_rng(0)
-    x, w = rng.normal(100, 3, (500, 7)).astype(dtype), rng.uniform(0, 2, 500).astype(dtype)
-    m = fa.moments(backend.of(x), 0, weights=backend.of(w))
-    wide, weights = x.astype(float), w.astype(float)[:, None]
-    mean = np.average(wide, 0, weights[:, 0])
-    count, found, m2 = (backend.numpy(part) for part in (m.count, m.mean, m.m2))
-    np.testing.assert_allclose(count, np.full(7, weights.sum()), rtol=1e-13)
-    np.testing.assert_allclose(found, mean, rtol=1e-13)
-    np.testing.assert_allclose(m2, (weights * (wide - mean) ** 2).sum(0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])

@@ -237,7 +237,7 @@ def test_benchs_peers_compute_the_op(entry):
     ]  # others draw other numbers
     for op in same:
         direction = "forward" if entry == "call" else entry
-        work = bench.TimedCall(op, direction, "float64", bench.shape_of(op, 4 * bench._COLUMNS))
+        work = bench.timed_call(op, direction, "float64", bench.shape_of(op, 4 * bench._COLUMNS))
         found, _ = asked(bench.PEERS, partial(bench.call_of_peer, work, 2))
         ours = arrays_of(work.fresh())
         for peer, call in found.items():

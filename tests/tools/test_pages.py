@@ -71,3 +71,16 @@ def test_the_pages_of_gpus_show_what_was_measured(file):
     for fact in ("gpu", "driver", "commit"):
         assert results.facts[fact] in page
     assert all((file.parent / name).exists() for name in re.findall(r"\((\w+\.\w+)\)", page))
+
+
+A_CALL = ROOT / "docs/design/a_call.md"
+
+
+@pytest.mark.skipif(not A_CALL.exists(), reason="the pages are not here")
+def test_the_files_that_a_call_passes_are_there():
+    """The page that follows a call fits on a screen or two, and names files that exist."""
+    text = A_CALL.read_text(encoding="utf-8")
+    files = re.findall(r"`((?:src|python)/[\w/.]+)`", text)
+    assert len(files) > 15  # its tables have as many rows
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    assert len(text.splitlines()) <= 60

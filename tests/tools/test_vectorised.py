@@ -5,16 +5,14 @@ over single elements: right, and 25 times slower. These tests read the compiled 
 """
 
 import pytest
-from assembly import BUILT, code_of, parse, problems, readable, scalar_loops
-
-from fastact import _cpu
+from assembly import BUILT, code_of, kernels, parse, problems, readable, scalar_loops
 
 
 @readable
-@pytest.mark.parametrize("addresses", [_cpu.kernel_addresses, _cpu.weighting_addresses])
+@pytest.mark.parametrize("part", ["elementwise ", "reduce weighting"])
 @pytest.mark.parametrize("isa", BUILT)
-def test_kernels_are_vectorised(isa, addresses):
-    code, entries = code_of(addresses(isa))
+def test_kernels_are_vectorised(isa, part):
+    code, entries = code_of(kernels(isa, part))
     # Gradients of 16 bits ask once a chunk whether they accumulate, maybe in its only loop.
     found = {
         key: problems(code, entry, isa, "backward" in key[0] and key[1] in ("float16", "bfloat16"))
@@ -32,7 +30,7 @@ def test_kernels_are_vectorised(isa, addresses):
 @pytest.mark.parametrize("isa", BUILT)
 def test_gates_that_convert_are_vectorised(isa):
     """Addresses of two operands may be computed in a vector, from which they are taken."""
-    addresses = _cpu.gate_addresses(isa)
+    addresses = {k: at for k, at in kernels(isa, "gate ").items() if "float16" in k[1]}
     if isa == "v2":  # which converts no vector at once
         assert not addresses
         return
@@ -52,7 +50,7 @@ def test_sums_work_on_vectors(isa):
     One instruction a loop is no such search: it compares what is left of a cache line, or takes
     half of a mask. SSE2 has no conversion of 16-bit data.
     """
-    code, entries = code_of(_cpu.sum_addresses(isa))
+    code, entries = code_of(kernels(isa, "reduce blocks"))
     found = {
         key: [loop for loop in scalar_loops(code, entry) if len(loop) > 1]
         for key, entry in entries.items()

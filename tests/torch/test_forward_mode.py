@@ -1,4 +1,8 @@
-"""Forward mode, second derivatives and their mixtures, of every op, in float64."""
+"""Forward mode, second derivatives and their mixtures, of every op, in float64.
+
+Ops of a family go one way: a plain run has most tests of its first one. What each formula gives,
+tests/ops/test_derivatives.py has.
+"""
 
 import re
 from collections.abc import Callable
@@ -7,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import each_family
+from conftest import each_family, first_of_families
 from tensors import called, differentiated, each_op, sample
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
@@ -47,7 +51,7 @@ def of_first(op: Any, *how: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor]
     return lambda x: f(x, *(t.detach() for t in others))[0], x.detach()
 
 
-@each_op
+@each_family
 def test_first_derivatives(op):
     f, tensors = function_of(op)
     assert gradcheck(f, tensors, check_forward_ad=True, check_batched_grad=True)
@@ -62,7 +66,7 @@ def test_second_derivatives(op):
     )
 
 
-@each_op
+@each_family
 def test_second_derivatives_by_constant_gradients(op):
     """Gradients that come in may require none themselves."""
     f, tensors = function_of(op)
@@ -89,12 +93,9 @@ def fits(op: Any, option: str) -> bool:
 
 @pytest.mark.parametrize(
     ("op", "option"),
-    [
-        pytest.param(op, option, id=f"{op.name}-{option}")
-        for op in fa.ops.values()
-        for option in OPTIONS
-        if fits(op, option)
-    ],
+    first_of_families(
+        (op, option) for op in fa.ops.values() for option in OPTIONS if fits(op, option)
+    ),
 )
 def test_options(op, option):
     """The formulas by which more is found read them as the op does."""
@@ -117,7 +118,7 @@ def test_hessians(op):
         assert torch.allclose(way(x), expected)
 
 
-@each_op
+@each_family
 def test_gradients_of_dual_tensors(op):
     """`backward` inside a level of dual numbers has the gradient and its tangent."""
     f, x = of_first(op)
@@ -132,7 +133,7 @@ def test_gradients_of_dual_tensors(op):
         assert torch.allclose(found[1], expected[1])
 
 
-@each_op
+@each_family
 def test_values_are_those_of_calls(op):
     """Bit for bit, whatever comes with them: a tangent, two of them, a gradient, a batch.
 
@@ -206,7 +207,7 @@ def test_results_wider_than_data(op, size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@each_op
+@each_family
 def test_narrow_data(op, dtype):
     """In float32, as accurate as their dtype; what they have in float64 is the reference."""
     _, tensors = function_of(op)

@@ -239,7 +239,9 @@ def survivor(rank: int, folder: str, victim_dies_in: str) -> None:
             os._exit(0)  # the group is broken: there is nobody to say goodbye to
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    "direction", [pytest.param("forward", marks=pytest.mark.thorough), "backward"]
+)  # each starts two processes, which import torch
 def test_a_process_that_is_killed(tmp_path, direction):
     """The other one has an error that says so, and does not wait for the group's time."""
     context = torch.multiprocessing.get_context("spawn")

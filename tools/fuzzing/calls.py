@@ -1,15 +1,16 @@
 """Draws a call of any op, by its signature and roles, values for its arrays, and what is right.
 
 What the ops of a family do not say themselves stands in tables: the values of options and of
-arrays, and which outputs may lie in which operands.
+arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ import fastact as fa
 from fastact.check.expected import Expected, expected
 from fastact.interop.validate import DATA, PARAMETER
 from fastact.measure.cases import (
+    RESULTS,
     Case,
     arrays_of_entry,
     dtype_of,
     is_loss,
-    reduces_rows,
     results_of,
     shapes_of,
 )
@@ -56,13 +57,16 @@ _LEADERS = {
     "bias": ("wide", "wide", "plain", "specials", "huge"),
     "gates": ("plain", "plain", "wide", "specials"),
     "norms": ("plain", "plain", "wide", "far", "constant", "huge", "not finite"),
-    "reductions": ("wide", "wide", "plain", "far", "constant", "huge", "specials", "exponents"),
+    **dict.fromkeys(
+        ("reductions", "sums"),
+        ("wide", "wide", "plain", "far", "constant", "huge", "specials", "exponents"),
+    ),
     "softmax": ("plain", "wide", "wide", "far", "constant", "huge", "not finite", "specials"),
     "statistics": ("wide", "wide", "plain", "far", "constant", "specials"),
 }
 _LEADERS_BACK = {
     "gates": ("plain", "plain", "wide"), "reductions": ("wide", "far"),
-    "softmax": ("plain", "wide"), "statistics": ("wide", "far"),
+    "softmax": ("plain", "wide"), "statistics": ("wide", "far"), "sums": ("wide", "plain"),
 }  # fmt: skip
 
 #: Kinds of values of other arrays; those that are not here are "plain".
@@ -112,59 +116,17 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
 _NOT_DRAWN = ("out", "accumulate", "stream", "num_batches", "shape", "count", "axis")
 
 
-def _sharing(op: Any, entry: str, named: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The operands that each output may be, and those that none may share memory with."""
-    if entry == "backward.backward":
-        return {}, arrays_of_entry(op, entry)
-    back, forward = entry.startswith("backward"), entry == "forward"
-    of, pair = op.family, len(op.results) == 2
-    if is_sum(op) or of in ("reductions", "statistics"):
-        if entry == "value_and_grad":
-            return {"dx": ("x",)}, ()
-        if not back:
-            return {}, ("x", "dy", "weights", "where", "by")
-        twice = pair and (named["weighted"] or named.get(TOLD) is not None)  # x is read
-        one = len(op.gradients) == 1 and "x" in op.saves and not twice
-        incoming = ("dy", "dmean", "dvar", "dm2", "weights", "where", "by")
-        incoming = () if is_sum(op) and one else incoming
-        return ({"dx": ("x",)}, incoming) if one else ({}, ("x", *incoming))
-    if of == "bias":
-        keeps = forward and named["activation"] != "identity"
-        operands = ("x", "residual")
-        return ({}, operands) if keeps else ({"y": operands, "dx": ("dy", *operands)}, ())
-    if of == "gated":
-        if back:
-            both = ("a", "b", "dy")
-            return {"dx": ("x",), "da": both, "db": both}, ()
-        free = entry == "call" and not op.packed
-        return ({"y": ("a", "b")}, ()) if free else ({}, ("a", "b", "x"))
-    if of == "norms":
-        keeps = (forward and not traits(op).adds) or entry == "backward_reduce"
-        operands = ("x", "residual", "gate")
-        if keeps:
-            return {}, (*operands, "dy")
-        gradients = dict.fromkeys(("dx", "dgate", "dresidual"), ("dy", "x", "gate"))
-        return {"y": operands, "total": operands, **gradients}, ()
-    if of == "gates":
-        if not back:
-            return ({}, (op.state,)) if forward else ({op.results[0]: (op.state,)}, ())
-        gates = {"dgates": ("gates",)} if named.get("recompute") else {}
-        return {f"d{op.state}": (op.state, f"d{op.results[0]}"), **gates}, ()
-    if is_loss(op):
-        targets = () if named["is_classes"] else ("target",)
-        return {"dlogits": ("logits",)} if back else {}, targets if back else ("logits", *targets)
-    if reduces_rows(op):
-        taken = ("dy", "lse", "rest", "mask") if back else ("x", "mask")
-        return {"dx": ("x",)} if back else {}, taken
-    if of == "softmax":
-        keeps = ("x",) if forward and named.get("softcap") else ()
-        free = {"y": () if keeps else ("x",), "dx": ("dy", "y", "x")}
-        return free, ("mask", "sink", "share", *keeps)
-    arrays, kept = arrays_of_entry(op, entry), {*op.saves} if forward else set()
-    kept |= {name for name, arg in op.args.items() if not arg.may_be_out}
-    free = tuple(n for n in arrays if op.roles.get(n, DATA).dtype == "same" and n not in kept)
-    made = (n for n in results_of(op, entry) if n not in ("rstd", "dweight"))
-    return dict.fromkeys(made, free), tuple(n for n in arrays if n not in free)
+def _places(op: Any, entry: str, results: Sequence[str], named: dict[str, Any]) -> list[set[str]]:
+    """Tell the names of the operands that each output may be, as the op's records have them."""
+    point, call = op.entry_points[entry], op.entry_points["call"]
+    given = {name: _value(value) for name, value in named.items()}
+    options = SimpleNamespace(**{**call.defaults, **point.defaults, **given})
+    saved = op.saves_inputs(options) if point.is_forward else ()
+    free = (point.data & point.free).difference(saved)
+    if point.parts and (named["weighted"] or named.get(TOLD) is not None):  # x is read for each
+        free.discard("x")
+    gives = point.gives if entry in RESULTS else results
+    return [free if point.output(name).in_place else set() for name in gives]
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -314,33 +276,36 @@ def _wider(draw: Draw) -> np.dtype[Any]:
     return FLOAT64 if draw.framework != "plain" and draw.chance(0.18) else draw.dtype
 
 
+def _unless_scalar(made: Array) -> Array:
+    """An operand that may be a list, but no float64 of NumPy's, which is Python's float."""
+    return replace(made, form="array") if made.form == "scalar" else made
+
+
 def _mask(draw: Draw, shape: Shape) -> Array:
     """Draw a mask of bool or of numbers, over a shape that broadcasts."""
     r = draw.r
-    dropped = r.randrange(len(shape) + 1) if draw.chance(0.3) else 0
-    of = tuple(1 if draw.chance(0.3) else n for n in shape[dropped:])
+    of = draw.some(shape, drops=draw.chance(0.3))
     if draw.chance(0.5):
         return draw.array("mask", of, "bits", _BOOL)
     wider = draw.chance(0.3) and draw.framework != "plain"
     dtype = r.choice((computed_in(draw.dtype), FLOAT64)) if wider else draw.dtype
     made = draw.array("mask", of, r.choice(("plain", "wide")), dtype)
-    # A float64 of NumPy is Python's float: a number, which no mask may be.
-    return replace(made, form="array") if made.form == "scalar" else made
+    return _unless_scalar(made)
 
 
 def _weights(draw: Draw, name: str, shape: Shape) -> Array:
-    """Weights or a mask of a statistic. A scalar of NumPy's may be Python's float: a number."""
+    """Weights or a mask of a statistic, or its labels."""
     r = draw.r
-    some = tuple(n if r.random() < 0.7 else 1 for n in shape)
+    of = draw.some(shape, drops=name == "where")
     if name == "where":
-        of, dtype = some[r.randrange(len(some) + 1) :], _BOOL
+        dtype = _BOOL
     elif name == "by":
-        of, dtype = some, r.choice((_INT32, _INT64))
+        dtype = r.choice((_INT32, _INT64))
     else:
-        of = some if draw.chance(0.5) else shape
+        of = of if draw.chance(0.5) else shape
         free = draw.framework != "plain" and draw.chance(0.4)
         dtype = r.choice(list(DTYPES.values())) if free else draw.dtype
-    return replace(draw.array(name, of, r.choice(_VALUES[name]), dtype), form="array")
+    return draw.held(name, of, r.choice(_VALUES[name]), dtype)
 
 
 def _target(draw: Draw, shape: Shape, kept: Shape, ignored: int) -> Array:
@@ -393,30 +358,25 @@ class _Arrays:
         leads = saved in self.takes and op.roles.get(saved, DATA).dtype == DATA.dtype
         name = saved if leads else self.takes[0]
         name = "dy" if self.bare else name
-        family = "reductions" if is_sum(op) else "norms" if "rstd" in op.saves else op.family
-        leaders = _LEADERS.get(family, _ANY_LEADER)
-        kinds = leaders if self.entry == "call" or family != "gates" else None
-        if kinds is None or (self.back and not is_sum(op)):
-            kinds = _LEADERS_BACK.get(family, leaders)
+        family = "sums" if is_sum(op) else "norms" if "rstd" in op.saves else op.family
+        kinds = _LEADERS.get(family, _ANY_LEADER)
+        if self.back or (family == "gates" and self.entry == "forward"):
+            kinds = _LEADERS_BACK.get(family, kinds)
         values = draw.r.choice(kinds)
-        if self.back and is_sum(op):
-            values = draw.r.choice(("wide", "plain")) if "x" in op.saves else "wide"
         shape = self.shapes.get(name, self.shape)
         if op.family == "gates":
             values = "saved" if self._is_saved(name) else values
             self.made[name] = draw.array(name, shape, values, leads=True)
             return
-        made = draw.leader(name, shape, values, self._integers())
+        # Integers are computed in float64, or as np.tanh has it.
+        whole = is_sum(op) or op.traits.integers is not None
+        made = draw.leader(name, shape, values, FLOAT64 if whole else None)
         if self._is_saved(name) and made.stored is None:
             made = replace(made, values="saved")
         # Squares overflow, which nobody promised.
         if op.family == "norms" and made.values == "huge" and draw.dtype == FLOAT64:
             made = replace(made, values="wide")
         self.made[name] = made
-
-    def _integers(self) -> Any:
-        """The dtype in which integers are computed; None: as np.tanh has it."""
-        return FLOAT64 if is_sum(self.op) or self.op.traits.integers is not None else None
 
     def _is_saved(self, name: str) -> bool:
         """Whether forward makes it: what it saves and is not given, or packs anew."""
@@ -439,35 +399,27 @@ class _Arrays:
                 return None
             one = name in ("lse", "rest", "divisor", "share")
             made = Array(name, shape, dtype, "saved", draw.layout(len(shape), dtype))
-            return made if one else replace(draw.array(name, shape, "saved", dtype), form="array")
-        data = ("dy", "dh", "dloss", "dtotal", "b", "residual", "gate", "dc", *op.saves[:1])
-        if name in data:
-            return self._like_data(name, shape, values)
-        if name in ("sum_dy", "sum_dy_xhat"):
-            return draw.array(name, shape, "plain", dtype)
+            return made if one else draw.held(name, shape, "saved", dtype)
         if name.startswith("running"):
             return self._running(name, shape, values)
-        if name == "target":
-            return _target(draw, self.shape, shape, self.named.get("ignore_index", -100))
         if not self._is_given(name):
             return None
+        if name in ("dy", "dh", "dloss", "dtotal", "b", "residual", "gate", "dc", *op.saves[:1]):
+            return self._like_data(name, shape, values)
+        if name == "target":
+            return _target(draw, self.shape, shape, self.named.get("ignore_index", -100))
         if name == "mask":
             return _mask(draw, self.shape)
-        if name == "x" and self.back:  # of NumPy, a scalar may be Python's float
-            return replace(draw.array(name, shape, values, dtype), form="array")
+        if name == "x" and self.back:
+            return draw.held(name, shape, values, dtype)
         if name == "sink":
-            some = tuple(1 if draw.chance(0.3) else n for n in shape)
-            some = some[draw.r.randrange(len(some) + 1) :]
-            return replace(draw.array(name, some, values, self.parameter), form="array")
+            return draw.held(name, draw.some(shape), values, self.parameter)
         if name in ("weights", "where", "by"):
             return _weights(draw, name, self.shape)
         if name == "weight" and is_loss(op):
-            made = draw.array(name, shape, "positive", dtype)
-            return replace(made, form="array") if made.form == "scalar" else made
+            return _unless_scalar(draw.array(name, shape, "positive", dtype))
         if op.family == "parametric" and draw.chance(0.3):  # one for all channels
-            return replace(
-                draw.array(name, draw.r.choice(((), (1,))), values, self.parameter), form="array"
-            )
+            return draw.held(name, draw.r.choice(((), (1,))), values, self.parameter)
         if name in ("mean", "rstd"):  # of a channel, which may be 1-D too
             shape = self.shapes["weight"] if draw.chance(0.5) else shape
             return draw.array(name, shape, values, dtype)
@@ -485,24 +437,20 @@ class _Arrays:
             self.has_table = draw.chance(0.3)
             most = self.shape[axis] // 2
             count = most if draw.chance(0.5) else r.randrange(most + 1)
-            of = [1 if draw.chance(0.5) else n for n in self.shape]
-            of[axis] = count
-            shape = (
-                (r.randrange(1, 6), count) if self.has_table else tuple(of[r.randrange(axis + 1) :])
-            )
-            wide = (
-                computed_in(draw.dtype) if draw.framework != "plain" and draw.chance(0.4) else None
-            )
-            return replace(draw.array(name, shape, "plain", wide or self.parameter), form="array")
+            of = (*draw.some(self.shape[:axis], 0.5), count)
+            of += draw.some(self.shape[axis + 1 :], 0.5, drops=False)
+            shape = (r.randrange(1, 6), count) if self.has_table else of
+            wide = draw.framework != "plain" and draw.chance(0.4)
+            dtype = computed_in(draw.dtype) if wide else self.parameter
+            return draw.held(name, shape, "plain", dtype)
         cos = self.made["cos"]
         if name == "sin":
-            return replace(draw.array(name, cos.shape, "plain", cos.dtype), form="array")
+            return draw.held(name, cos.shape, "plain", cos.dtype)
         if not self.has_table:
             return None
         others = self.shape[:axis] + self.shape[axis + 1 :]
-        some = tuple(1 if draw.chance(0.4) else n for n in others[r.randrange(len(others) + 1) :])
-        made = draw.array(name, some, "small integers", r.choice((_INT32, _INT64)))
-        return replace(made, form="array")
+        dtype = r.choice((_INT32, _INT64))
+        return draw.held(name, draw.some(others, 0.4), "small integers", dtype)
 
     def _is_given(self, name: str) -> bool:
         """Whether an argument that may be left out is there."""
@@ -517,16 +465,16 @@ class _Arrays:
             return "softcap" in self.named
         if name in ("weights", "where") and first.form != "array":
             return False
-        point = op.entry_points["call"]
-        needed = name in point.arrays or point.defaults.get(name, REQUIRED) is REQUIRED
-        return needed or self.draw.chance(_GIVEN.get(name, 0.5))
+        call = op.entry_points["call"]
+        point = call if self.entry == "merge" else op.entry_points[self.entry]
+        if name in (*point.arrays, *call.arrays) or point.defaults[name] is REQUIRED:
+            return True
+        return self.draw.chance(_GIVEN.get(name, 0.5))
 
     def _like_data(self, name: str, shape: Shape, values: str) -> Any:
         """A gradient, or another array of the data's shape; a number may stand for it."""
         op, draw = self.op, self.draw
         told = np.dtype(self.named[TOLD]) if name == "dy" and TOLD in self.named else None
-        if self.bare and name in ("x", "residual"):
-            return None
         if self.op.family == "reductions" and not is_sum(op) and name == "dy":
             return tuple(
                 draw.array(f"d{k}", shape, "wide", told, number=True) if draw.chance(0.8) else None
@@ -536,11 +484,6 @@ class _Arrays:
             values = "specials"
         if name == "dy" and op.family in ("reductions", "statistics"):
             values = "wide"
-        optional = (
-            name in ("residual", "dc", "dtotal") and name not in op.entry_points["call"].arrays
-        )
-        if optional and not draw.chance(_GIVEN.get(name, 0.5)):
-            return None
         return draw.array(name, shape, values, told, number=name != "x")
 
     def _running(self, name: str, shape: Shape, values: str) -> Any:
@@ -622,10 +565,7 @@ def sample(op: Any, draw: Draw) -> Request:
     if entry == "merge":
         notes["parts"] = draw.r.choice((1, 2, 3, 7))
     outs = _outs(op, entry, arrays)
-    if is_loss(op):
-        _note_classes(draw, arrays, notes, outs)
-    if made.get("positions") is not None:
-        _note_positions(draw, arrays, notes, outs)
+    _note_indices(draw, arrays, notes, outs)
     return Request(
         op.name, entry, draw.framework, draw.dtype, given, draw.chance(0.5), notes=notes, **outs
     )
@@ -667,45 +607,37 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
             outputs.append((name, shape, dtype))
     while len(outputs) > point.outputs and outputs[-1] is None and entry == "backward":
         outputs.pop()
-    named["activation"] = named.get("activation", "identity")
-    named["is_classes"] = made.get("target") is not None and made["target"].dtype.kind == "i"
     counts = (made.get(name) for name in ("weights", "where", "by"))
     named["weighted"] = named.get("skipna") or any(array is not None for array in counts)
-    places, forbidden = _sharing(op, entry, named)
-    flat = {a.name: a for v in made.values() for a in (v if isinstance(v, tuple) else (v,)) if a}
+    every = (v if isinstance(v, tuple) else (v,) for v in made.values())
     return draw.outs(
         outputs,
-        {i: tuple(flat[n] for n in places.get(name, ()) if n in flat)
-         for i, name in enumerate(results)},
-        forbidden=tuple(flat[n] for n in forbidden if n in flat),
+        {array.name: array for several in every for array in several if array is not None},
+        _places(op, entry, results, named),
         skips=point.skips,
         accumulates="accumulate" in point.defaults,
-    )  # fmt: skip
+    )
 
 
-def _note_classes(draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]) -> None:
-    """Classes that are not there: refused on the CPU, NaN where nobody waits for the answer."""
-    target, classes = arrays.made["target"], arrays.shapes["weight"][0]
-    wrong = target.dtype.kind == "i" and math.prod(target.shape) > 0 and draw.chance(0.12)
-    notes |= {"wrong": wrong, "classes": classes}
-    if classes == 0:
-        outs["refused"] = "no classes"
+def _note_indices(draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]) -> None:
+    """Let a class, or a row of a table, be one that is not there.
+
+    It is refused on the CPU, by a kernel that knows the op, and NaN where nobody waits for the
+    answer.
+    """
+    made, loss = arrays.made, is_loss(arrays.op)
+    name = "target" if loss else "positions"
+    index = made.get(name)
+    if index is None:
+        return
+    count = arrays.shapes["weight"][0] if loss else made["cos"].shape[0]
+    is_read = math.prod(index.shape if loss else (*arrays.shape, *made["cos"].shape)) > 0
+    wrong = index.dtype.kind == "i" and is_read and draw.chance(0.12)
+    notes |= {"indices": (name, count), "wrong": wrong}
+    if count == 0:
+        outs["refused"] = "no index fits"
     elif wrong and draw.device == "cpu":
-        outs["refused"] = outs.get("refused") or "a class that is not there"
-    if wrong:  # kernels see it, which know the op
-        notes["says"] = f"fastact.{arrays.op.name}"
-
-
-def _note_positions(
-    draw: Draw, arrays: _Arrays, notes: dict[str, Any], outs: dict[str, Any]
-) -> None:
-    """Rows that a table has not: as classes that are not there."""
-    rows, count = arrays.made["cos"].shape
-    some = math.prod(arrays.shape) > 0 and count > 0
-    wrong = some and draw.chance(0.12)
-    notes |= {"wrong": wrong, "rows": rows}
-    if wrong and draw.device == "cpu":
-        outs["refused"] = outs.get("refused") or "a position that is not there"
+        outs["refused"] = outs.get("refused") or "an index that is not there"
     if wrong:
         notes["says"] = f"fastact.{arrays.op.name}"
 
@@ -729,41 +661,31 @@ def fill(request: Request, rng: np.random.Generator) -> dict[str, Any]:
         for out in request.outs:
             if out.array is not None:
                 values[out.array.name] = draw(rng, out.array.shape, out.array.dtype, "plain")
-    if "classes" in notes and every["target"].dtype.kind == "i" and notes["classes"]:
-        values["target"] = _classes(request, every["target"], rng)
-    if "positions" in every:
-        values["positions"] = _positions(notes, every["positions"], rng)
+    name, count = notes.get("indices", ("", 0))
+    if count and every[name].dtype.kind == "i":
+        values[name] = _indices(notes, every[name], rng)
     if "mask" in every:
         values["mask"] = _hiding(case_of(request, values), values["mask"], rng)
     saved = [a for a in every.values() if a.values == "saved"]
-    if request.refused == "no classes":
+    if name and count == 0:
         values |= {array.name: np.zeros(array.drawn, array.dtype) for array in saved}
     elif saved:
         _save(op, case_of(request, values), saved, values, rng)
     return values
 
 
-def _classes(request: Request, target: Array, rng: np.random.Generator) -> Any:
-    """Classes; some are ignored, and perhaps one is not there."""
-    notes, of = request.notes, np.iinfo(target.stored or target.dtype)
-    ignored, classes = notes["options"].get("ignore_index", -100), notes["classes"]
-    drawn = rng.integers(0, classes, target.drawn)
-    if of.min <= ignored <= of.max:
+def _indices(notes: dict[str, Any], array: Array, rng: np.random.Generator) -> Any:
+    """Classes, of which some are ignored, or rows of a table; perhaps one is not there."""
+    (name, count), of = notes["indices"], np.iinfo(array.stored or array.dtype)
+    ignored = notes["options"].get("ignore_index", -100)
+    drawn = rng.integers(0, count, array.drawn)
+    if name == "target" and of.min <= ignored <= of.max:
         share = rng.choice((0.0, 0.2, 0.2, 1.0))
-        drawn = np.where(rng.random(target.drawn) < share, ignored, drawn)
+        drawn = np.where(rng.random(array.drawn) < share, ignored, drawn)
     if notes["wrong"]:
-        outside = [classes, classes + 5, -1, -7, of.min, of.max]
-        outside = [n for n in outside if not 0 <= n < classes and n != ignored]
+        outside = [count, count + 5, -1, -7, of.min, of.max]
+        outside = [n for n in outside if not 0 <= n < count and n != ignored]
         drawn.reshape(-1)[rng.integers(drawn.size)] = rng.choice(outside)
-    return drawn.astype(target.dtype)
-
-
-def _positions(notes: dict[str, Any], array: Array, rng: np.random.Generator) -> Any:
-    """Rows of the table, and perhaps one that it has not."""
-    rows = notes["rows"]
-    drawn = rng.integers(0, rows, array.drawn)
-    if notes["wrong"]:
-        drawn.reshape(-1)[rng.integers(drawn.size)] = rng.choice([rows, rows + 5, -1])
     return drawn.astype(array.dtype)
 
 

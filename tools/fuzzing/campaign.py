@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from traceback import extract_tb
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -73,18 +75,9 @@ class Failure:
         kind, text = ("fuzzer", "") if case is None else (case.kind, str(case))
         if isinstance(error, Wrong):
             return Failure(number, kind, error.check, str(error), text)
-        check = f"fuzzer: {type(error).__name__}"
-        return Failure(number, kind, check, f"{error}{_at(error)}", text)
-
-
-def _at(error: BaseException) -> str:
-    """Tell where in the fuzzer an error that is no finding came from."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+        check, frames = f"fuzzer: {type(error).__name__}", extract_tb(error.__traceback__)
+        at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        return Failure(number, kind, check, f"{error}{at}", text)
 
 
 @dataclass
@@ -312,56 +305,60 @@ def run_case(case: Case) -> list[bytes]:
     return found
 
 
-# --- a worker -------------------------------------------------------------------------------------
+# --- workers --------------------------------------------------------------------------------------
 
 
-class Worker:
-    """Runs cases."""
+class Runner:
+    """Runs cases. A kind of them has a class, and what is held of one.
 
-    case = Case
+    case : makes one, by the settings and its number; it tells its `kind`, and all of it as text.
+    """
+
+    case: Any
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._slow = 0
         quiet()
 
-    @contextlib.contextmanager
-    def _counting_slow(self) -> Iterator[None]:
-        """Count the calls that the Python layer runs; others are replayed, or take a short cut."""
-        enter = _call.Call.__enter__
-        self._slow = 0
+    def check(self, case: Any, tally: Tally) -> None:
+        """Hold what is held of a case, and count it."""
+        raise NotImplementedError
+
+    def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
+        """Run cases; note is given the number of each before it runs."""
+        tally = Tally()
+        for number in numbers:
+            note(number)
+            tally.cases += 1
+            case = None
+            try:
+                case = self.case(self.settings, number)
+                self.check(case, tally)
+            except Exception as error:
+                tally.failures.append(Failure.of(number, case, error))
+        return tally
+
+
+class Worker(Runner):
+    """Runs calls, and tells those that the Python layer runs from those that are replayed."""
+
+    case = Case
+
+    def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
+        """Run cases, and count how often the Python layer is entered."""
+        enter, self._slow = _call.Call.__enter__, 0
 
         def counted(call: Any) -> Any:
             self._slow += 1
             return enter(call)
 
-        _call.Call.__enter__ = counted  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            _call.Call.__enter__ = enter  # type: ignore[method-assign]
+        with mock.patch.object(_call.Call, "__enter__", counted):
+            return super().run(numbers, note)
 
-    def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
-        """Run cases; note is given the number of each before it runs."""
-        tally = Tally()
-        with self._counting_slow():
-            for number in numbers:
-                note(number)
-                tally.cases += 1
-                case = None
-                try:
-                    case = Case(self.settings, number)
-                    tally.count(case.op.family)
-                    tally.refusals += bool(case.request.refused)
-                    found = self._counting(case, tally)
-                    if self.settings.fresh:
-                        _compare_unrecorded(case, found)
-                except Exception as error:
-                    tally.failures.append(Failure.of(number, case, error))
-        return tally
-
-    def _counting(self, case: Case, tally: Tally) -> list[bytes]:
-        """`run_case`, with its calls counted."""
+    def check(self, case: Case, tally: Tally) -> None:
+        """Hold all of a case, also where none of its calls is recorded."""
+        tally.count(case.op.family)
+        tally.refusals += bool(case.request.refused)
         plain = case.run
 
         def counted(*args: Any) -> Any:
@@ -372,7 +369,9 @@ class Worker:
             return made
 
         case.run = counted  # type: ignore[method-assign]
-        return run_case(case)
+        found = run_case(case)
+        if self.settings.fresh:
+            _compare_unrecorded(case, found)
 
 
 def _compare_unrecorded(case: Case, found: list[bytes]) -> None:

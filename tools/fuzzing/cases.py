@@ -6,7 +6,7 @@ All of it is a description, drawn from one `random.Random`; `memory.py` makes ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from random import Random
@@ -310,6 +310,11 @@ class Draw:
         r.shuffle(lengths)
         return tuple(lengths)
 
+    def some(self, shape: Shape, share: float = 0.3, *, drops: bool = True) -> Shape:
+        """Draw a shape that broadcasts to another one; a share of its lengths is 1."""
+        lengths = tuple(1 if self.chance(share) else n for n in shape)
+        return lengths[self.r.randrange(len(shape) + 1) :] if drops else lengths
+
     def layout(self, ndim: int, dtype: np.dtype[Any]) -> Layout:
         """Draw a layout that the framework can hold."""
         backwards = self.framework != "torch" and not self.as_torch(dtype)
@@ -345,6 +350,12 @@ class Draw:
             return replace(made, form="list" if shape else "scalar")
         return made
 
+    def held(
+        self, name: str, shape: Shape, values: str = "plain", dtype: np.dtype[Any] | None = None
+    ) -> Array:
+        """An operand that is an array: of NumPy's scalars one may be Python's float, a number."""
+        return replace(self.array(name, shape, values, dtype), form="array")
+
     def leader(
         self,
         name: str,
@@ -379,17 +390,16 @@ class Draw:
     def outs(
         self,
         outputs: list[tuple[str, Shape, np.dtype[Any]] | None],
-        places: dict[int, tuple[Array, ...]],
+        operands: dict[str, Array],
+        places: list[Collection[str]],
         *,
-        forbidden: tuple[Array, ...] = (),
         skips: bool = False,
         accumulates: bool = False,
     ) -> dict[str, Any]:
         """`outs`, `as_tuple`, `accumulate` and `refused` of a Request.
 
         outputs : of each, the name, the shape and the dtype; None where there is none.
-        places : the operands that each output may be; forbidden : those that none may share
-            memory with.
+        places : the names of the operands that each may be; it shares no memory with others.
         """
         r, made, refused = self.r, [], ""
         if self.chance(0.5):
@@ -404,12 +414,12 @@ class Draw:
             name, shape, dtype = output
             array = Array(f"out:{name}", shape, dtype, "plain", self.layout(len(shape), dtype))
             size = math.prod(shape)
-            able = [a for a in places.get(i, ()) if _is_writable_memory(a, shape, dtype)]
-            able = [a for a in able if a.name not in taken]
+            free = {*places[i]} - taken
+            able = [a for n, a in operands.items() if n in free and _fits(a, shape, dtype)]
             if bad and not refused and size > 1:
                 kind = r.choice(("readonly", "shape", "dtype", "overlap", "overlap", "forbidden"))
-                shared = [a for a in (*places.get(i, ()), *forbidden) if _is_dense(a, dtype)]
-                shared = [a for a in shared if math.prod(a.shape) >= size and a.shape == shape]
+                shared = [a for a in operands.values() if a.shape == shape and _is_dense(a, dtype)]
+                forbidden = [a.name for a in shared if a.name not in places[i]]
                 if kind == "readonly" and self.framework == "numpy":
                     made.append(Out(kind, array))
                 elif kind == "shape":
@@ -419,10 +429,8 @@ class Draw:
                     made.append(Out(kind, replace(array, dtype=other, layout=None)))
                 elif kind == "overlap" and shared and self.device == "cpu":
                     made.append(Out(kind, replace(array, layout=None), r.choice(shared).name))
-                elif kind == "forbidden" and any(a in forbidden for a in shared):
-                    made.append(
-                        Out("place", of=r.choice([a for a in shared if a in forbidden]).name)
-                    )
+                elif kind == "forbidden" and forbidden:
+                    made.append(Out("place", of=r.choice(forbidden)))
                 else:
                     made.append(Out("given", array))
                     continue
@@ -446,7 +454,7 @@ class Draw:
         }
 
 
-def _is_writable_memory(a: Array, shape: Shape, dtype: np.dtype[Any]) -> bool:
+def _fits(a: Array, shape: Shape, dtype: np.dtype[Any]) -> bool:
     """Whether an operand can be an output of that shape and dtype."""
     if a.form != "array" or a.stored is not None or (a.shape, a.dtype) != (shape, dtype):
         return False

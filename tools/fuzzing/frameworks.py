@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from devices import DTYPES, from_torch, to_emulated, to_torch  # of the tests
-
-_BFLOAT16 = DTYPES["bfloat16"]
+from devices import DTYPES, FRAMEWORKS, from_torch, to_torch  # of the tests
 
 
 class Plain:
@@ -26,7 +23,7 @@ class Plain:
         return (1, 0)
 
     def __array_namespace__(self) -> Any:
-        return _PLAIN
+        return PLAIN
 
     @property
     def shape(self) -> Any:
@@ -42,40 +39,21 @@ def _plain_from_dlpack(producer: Any) -> Plain:
     return Plain(torch.from_dlpack(producer))
 
 
-_PLAIN = SimpleNamespace(from_dlpack=_plain_from_dlpack)
+PLAIN = SimpleNamespace(from_dlpack=_plain_from_dlpack)
 
 
 def _to_plain(array: Any) -> Plain:
-    return Plain(to_torch(array) if array.dtype == _BFLOAT16 else array)
+    return Plain(to_torch(array) if array.dtype == DTYPES["bfloat16"] else array)
 
 
 def _from_plain(array: Any) -> Any:
     return array.held if isinstance(array.held, np.ndarray) else from_torch(array.held)
 
 
-def _same(array: Any) -> Any:
-    return array
-
-
-@cache
-def _emulated() -> Any:
-    from fastact.interop import devices
-
-    return devices.emulate()
-
-
-def _to_emulated(array: Any) -> Any:
-    return to_emulated(_emulated().ExchangeArray)(array)
-
-
-def _from_emulated(array: Any) -> Any:
-    dtype = _BFLOAT16 if array.dtype == "bfloat16" else np.dtype(array.dtype)
-    return np.frombuffer(array.tobytes(), dtype).reshape(array.shape)
-
-
+_KNOWN = {one.name.removesuffix("-exchange"): one for one in FRAMEWORKS}
 #: By name: NumPy's array as this framework's, on the CPU in the same memory; and backward.
-OF = {"numpy": _same, "torch": to_torch, "plain": _to_plain, "emulated": _to_emulated}
-BACK = {"numpy": _same, "torch": from_torch, "plain": _from_plain, "emulated": _from_emulated}
+OF = {"plain": _to_plain, **{name: one.of for name, one in _KNOWN.items()}}
+BACK = {"plain": _from_plain, **{name: one.numpy for name, one in _KNOWN.items()}}
 
 
 def back(framework: str, value: Any) -> Any:
@@ -87,16 +65,14 @@ def back(framework: str, value: Any) -> Any:
     return BACK[framework](value)
 
 
-def zero_d(kind: str, value: float) -> Any:
-    """A number as an object of that kind (`cases.NUMBERS`)."""
-    makes: dict[str, Any] = {
-        "float": float,
-        "int": int,
-        "bool": bool,
-        "float32": np.float32,
-        "float64": np.float64,
-        "int64": lambda v: np.int64(int(v)),
-        "0-d": np.array,
-        "tensor": lambda v: torch.tensor(v),
-    }
-    return makes[kind](value)
+#: A number as an object of each kind (`cases.NUMBERS`).
+NUMBERS: dict[str, Any] = {
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "float32": np.float32,
+    "float64": np.float64,
+    "int64": lambda value: np.int64(int(value)),
+    "0-d": np.array,
+    "tensor": torch.tensor,
+}

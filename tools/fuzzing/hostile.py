@@ -16,7 +16,6 @@ import decimal
 import fractions
 import io
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -35,8 +34,8 @@ from fastact.measure.cases import arrays_of_entry, example
 from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.quantized import Quantizes
 
-from . import calls, campaign, native_calls
-from .campaign import Failure, Settings, Tally
+from . import calls, campaign, frameworks, native_calls
+from .campaign import Settings, Tally
 from .judge import Live, Wrong, digest, flat
 
 
@@ -51,7 +50,10 @@ REFUSALS = (TypeError, ValueError, BufferError, Own, MemoryError, fa.CudaUnavail
 # --- capsules -------------------------------------------------------------------------------------
 
 
-#: Values of a capsule's fields that lie, whatever it describes.
+_NAMES = b"dltensor", b"dltensor_versioned"
+_CODES = {"float16": (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16)}
+
+#: Values of what a capsule says that lie, whatever it describes.
 _LIES: dict[str, tuple[Any, ...]] = {
     "data": (None,),
     "device_type": (0, 2, 3, 7, 12, 13, 999, -1),
@@ -60,87 +62,57 @@ _LIES: dict[str, tuple[Any, ...]] = {
     "bits": (0, 1, 7, 8, 24, 128, 255),
     "lanes": (0, 2, 4, 65535),
     "byte_offset": (2**64 - 1, 2**63),
+    "name": (b"used_dltensor", b"used_dltensor_versioned", b"junk"),
+    "version": ((0, 0), (2, 0), (99, 99), (1, 99)),
+    "flags": (1, 2, 4, 2**63),
+    "shape": (None,),
 }
-_OTHER_LIES = (
-    "name", "ndim", "shape", "strides", "length", "length", "version", "flags", "no strides",
-)  # fmt: skip
-
-_kept: deque[Any] = deque(maxlen=200)  # what capsules point to, for the time of a case
-# A consumer reads these when it lets go of a capsule, when the garbage collector pleases.
-_structures: list[Any] = []
-_NAMES = [b"dltensor", b"dltensor_versioned", b"used_dltensor", b"used_dltensor_versioned", b"junk"]
+_OTHER_LIES = ("ndim", "strides", "length", "length", "no strides")
 
 
-def _pointer(values: list[int] | None) -> Any:
-    if values is None:
-        return None
-    held = (ctypes.c_int64 * max(len(values), 1))(*values)
-    _kept.append(held)
-    return ctypes.cast(held, ctypes.POINTER(ctypes.c_int64))
-
-
-def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
-    """One that describes x, but for one or two lies."""
-    codes = {"float16": (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16)}
-    code, bits = codes[x.dtype.name]
-    held: dict[str, Any] = {
+def capsule(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Callable[[], Any]]:
+    """Return the lies, and who gives a capsule that describes x but for one or two of them."""
+    code, bits = _CODES[x.dtype.name]
+    says: dict[str, Any] = {
         "data": x.__array_interface__["data"][0], "device_type": 1, "device_id": 0,
         "ndim": x.ndim, "code": code, "bits": bits, "lanes": 1, "byte_offset": 0,
+        "shape": [*x.shape], "strides": [s // x.itemsize for s in x.strides],
+        "name": r.choice(_NAMES), "version": (1, 0), "flags": 0,
     }  # fmt: skip
-    shape: list[int] | None = list(x.shape)
-    strides: list[int] | None = [s // x.itemsize for s in x.strides]
-    name = r.choice(_NAMES[:2])
-    version, flags, lies = (1, 0), 0, []
-    for _ in range(r.choice((0, 1, 1, 1, 2))):
-        lie = r.choice((*_LIES, *_OTHER_LIES))
-        lies.append(lie)
+    lies = [r.choice((*_LIES, *_OTHER_LIES)) for _ in range(r.choice((0, 1, 1, 1, 2)))]
+    for lie in lies:
         if lie in _LIES:
-            held[lie] = r.choice(_LIES[lie])
-        elif lie == "name":
-            name = r.choice(_NAMES[2:])
-        elif lie == "ndim":
-            if shape is not None and x.ndim:
-                held[lie] = r.choice((-1, -(2**31), 65, 1000, 2**31 - 1))
-        elif lie == "shape":
-            shape = None
+            says[lie] = r.choice(_LIES[lie])
+        elif lie == "ndim" and says["shape"] is not None and x.ndim:
+            says[lie] = r.choice((-1, -(2**31), 65, 1000, 2**31 - 1))
         elif lie == "strides" and x.size:
             # Only such that leave the address space: others cannot be seen.
-            strides = [r.choice((2**62, -(2**62), 2**63 - 1)) for _ in x.shape]
+            says[lie] = [r.choice((2**62, -(2**62), 2**63 - 1)) for _ in x.shape]
         elif lie == "no strides" and x.flags.c_contiguous:
-            strides = None
-        elif lie == "length" and shape:
-            at = r.randrange(len(shape))
-            shape[at] = r.choice((-1, -7, 2**62, 2**63 - 1, -(2**63), 2**61))
-            if r.random() < 0.3 and len(shape) > 1:
-                shape[:2] = [2**32, 2**32]
-        elif lie == "version":
-            version = r.choice(((0, 0), (2, 0), (99, 99), (1, 99)))
-        elif lie == "flags":
-            flags = r.choice((1, 2, 4, 2**63))
-    if held["ndim"] != x.ndim and shape is not None and held["ndim"] > 0:
+            says["strides"] = None
+        elif lie == "length" and says["shape"]:
+            at = r.randrange(x.ndim)
+            says["shape"][at] = r.choice((-1, -7, 2**62, 2**63 - 1, -(2**63), 2**61))
+            if r.random() < 0.3 and x.ndim > 1:
+                says["shape"][:2] = [2**32, 2**32]
+    if says["ndim"] != x.ndim and says["shape"] is not None and says["ndim"] > 0:
         # It has as many lengths as it says, as long as that is no lie about memory.
-        count = min(held["ndim"], 2000)
-        shape, strides = (shape + [1] * count)[:count], None
-        if held["ndim"] > 2000:
-            shape = None
-    tensor = capsules.Tensor(
-        held["data"],
-        capsules.Device(held["device_type"], held["device_id"]),
-        held["ndim"],
-        capsules.DataType(held["code"], held["bits"], held["lanes"]),
-        _pointer(shape),
-        _pointer(strides),
-        # An address that wraps cannot be told from one that does not.
-        0 if held["data"] is not None else held["byte_offset"],
+        is_long = says["ndim"] > 2000
+        says["shape"] = None if is_long else (says["shape"] + [1] * 2000)[: says["ndim"]]
+        says["strides"] = None
+    if says["data"] is not None:  # an address that wraps cannot be told from one that does not
+        says["byte_offset"] = 0
+    dtype = tuple(says.pop(part) for part in ("code", "bits", "lanes"))
+    device = tuple(says.pop(part) for part in ("device_type", "device_id"))
+    producer = capsules.Producer(
+        **says,
+        dtype=dtype,
+        device=device,
+        versioned=says["name"].endswith(b"versioned"),
+        has_deleter=r.random() < 0.5,
+        twice=r.random() < 0.8,
     )
-    if name.endswith(b"versioned"):
-        managed: Any = capsules.Versioned(*version, None, None, flags, tensor)
-    else:
-        managed = capsules.Managed(tensor, None, None)
-    _kept.append(x)
-    _structures.append(managed)
-    made = capsules.new_capsule(ctypes.addressof(managed), name, None)
-    return "+".join([name.decode(), *lies]), made
+    return "+".join([says["name"].decode(), *lies]), producer.__dlpack__
 
 
 class Exporter:
@@ -159,9 +131,7 @@ class Exporter:
         return self.of_device
 
     def __array_namespace__(self) -> Any:
-        from .frameworks import _PLAIN
-
-        return _PLAIN
+        return frameworks.PLAIN
 
 
 _ARRAYS = {
@@ -199,7 +169,7 @@ def exporter(r: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
         return found
 
     exports: dict[str, Callable[..., Any]] = {
-        lie: lambda self, **_: made,
+        lie: lambda self, **_: made(),
         "raises": lambda self, **_: _raise(r.choice((Own("no"), BufferError("no"), KeyError("k")))),
         "returns junk": lambda self, **_: r.choice((None, 1, "capsule", x, b"", object())),
         "re-enters": reenters,
@@ -264,10 +234,8 @@ def numbers(r: Random, x: Any) -> Iterator[tuple[str, Any]]:
     yield "__bool__ raises", _class(__bool__=lambda self: _raise(Own("bool")))
     yield "__eq__ raises", _class(__eq__=lambda self, o: _raise(Own("eq")), __hash__=None)
     yield "__hash__ raises", _class(__hash__=lambda self: _raise(Own("hash")))
-    yield (
-        "a str subclass",
-        type("S", (str,), {"__eq__": lambda s, o: True, "__hash__": str.__hash__})("mish"),
-    )
+    equal = {"__eq__": lambda s, o: True, "__hash__": str.__hash__}
+    yield "a str subclass", type("S", (str,), equal)("mish")
     yield "a float subclass", type("F", (float,), {"__float__": lambda s: 99.0})(0.5)
     yield "an int subclass", type("I", (int,), {"__index__": lambda s: 77})(0)
     yield "a type", int
@@ -370,30 +338,16 @@ def arrays(r: Random, x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
     yield "__array__ of junk", _class(__array__=lambda self, *a, **k: "junk")
     yield "__array__ of itself", _class(__array__=lambda self, *a, **k: self)
     yield "__array__ of objects", _class(__array__=lambda self, *a, **k: np.full(3, None))
-    yield (
-        "__array__ meddles",
-        _class(__array__=lambda self, *a, **k: (_meddle(x), np.ones(x.shape))[1]),
-    )
-    yield (
-        "__array_interface__ junk",
-        _class(__array_interface__=r.choice((None, 1, {}, {"shape": 1}))),
-    )
-    yield (
-        "__array_interface__ negative",
-        _class(
-            __array_interface__={"shape": (-1,), "typestr": "<f4", "version": 3, "data": (0, False)}
-        ),
-    )
-    yield (
-        "__array_interface__ of text",
-        _class(
-            __array_interface__={"shape": (1,), "typestr": "junk", "version": 3, "data": b"1234"}
-        ),
-    )
-    yield (
-        "__array_ufunc__ raises",
-        _class(__array_ufunc__=lambda self, *a, **k: _raise(Own("ufunc")), shape=x.shape),
-    )
+    meddles = _class(__array__=lambda self, *a, **k: (_meddle(x), np.ones(x.shape))[1])
+    yield "__array__ meddles", meddles
+    junk = r.choice((None, 1, {}, {"shape": 1}))
+    yield "__array_interface__ junk", _class(__array_interface__=junk)
+    negative = {"shape": (-1,), "typestr": "<f4", "version": 3, "data": (0, False)}
+    yield "__array_interface__ negative", _class(__array_interface__=negative)
+    of_text = {"shape": (1,), "typestr": "junk", "version": 3, "data": b"1234"}
+    yield "__array_interface__ of text", _class(__array_interface__=of_text)
+    ufunc = {"__array_ufunc__": lambda self, *a, **k: _raise(Own("ufunc")), "shape": x.shape}
+    yield "__array_ufunc__ raises", _class(**ufunc)
     yield "__array_ufunc__ returns", _class(__array_ufunc__=lambda self, *a, **k: "mine")
     yield "__array_ufunc__ is None", _class(__array_ufunc__=None)
     yield "__getattr__ raises", _class(__getattr__=lambda self, name: _raise(Own(name)))
@@ -645,14 +599,13 @@ def case_of(settings: Settings, number: int) -> HostileCase | NativeCase:
     return kind(settings, number)
 
 
-class HostileWorker:
+class HostileWorker(campaign.Runner):
     """Runs them, and holds that ordinary calls go on to work."""
 
     case = staticmethod(case_of)
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        campaign.quiet()
+        super().__init__(settings)
         rng = np.random.default_rng(0)
         self.x, self.w = rng.standard_normal((6, 40)).astype("f"), np.ones(40, "f")
         self.before = self._health()
@@ -668,20 +621,11 @@ class HostileWorker:
             found.append(digest(flat("numpy", made)))
         return found
 
-    def run(self, numbers: range, note: Callable[[int], Any] = int) -> Tally:
-        tally = Tally()
-        for number in numbers:
-            note(number)
-            tally.cases += 1
-            case = None
-            try:
-                case = self.case(self.settings, number)
-                outcome = case.run()
-                tally.calls += 3
-                tally.refusals += outcome != "computed"
-                tally.count(outcome)
-                if number % 20 == 0 and self._health() != self.before:
-                    raise Wrong("bits", "ordinary calls give other bits than before")
-            except Exception as error:
-                tally.failures.append(Failure.of(number, case, error))
-        return tally
+    def check(self, case: Any, tally: Tally) -> None:
+        """Run a case, and from time to time the ordinary calls."""
+        outcome = case.run()
+        tally.calls += 3
+        tally.refusals += outcome != "computed"
+        tally.count(outcome)
+        if tally.cases % 20 == 1 and self._health() != self.before:
+            raise Wrong("bits", "ordinary calls give other bits than before")

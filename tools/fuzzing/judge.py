@@ -103,7 +103,7 @@ class Live:
         if isinstance(value, Array):
             return self._array(value)
         if isinstance(value, Number):
-            return frameworks.zero_d(value.kind, value.value)
+            return frameworks.NUMBERS[value.kind](value.value)
         if type(value) is tuple:
             return tuple(map(self._of, value))
         return value

@@ -72,24 +72,42 @@ class TimedCall:
 
     named : the arrays and options of the call, by name. incoming : of backward, the gradients.
     fresh, ours : the call, with its results allocated, and written to `out`.
-    bytes : what the call reads and writes.
+    out : those arrays; None for a result that there is not.
     """
 
-    def __init__(self, op: Any, direction: str, dtype: str, shape: Shape) -> None:
-        self.op, self.entry = op, "call" if direction == "forward" else "backward"
-        options, make = cases.options_of_example(op, shape), cases.Drawn(_normal, _normal)
-        data = (shape, dtype, options, make)
-        # A norm is measured with its parameters, which may be left out; torch's glu has no bias.
-        has_weight = "weight" in op.entry_points["call"].defaults
-        optional = ("weight", "bias", "residual") if has_weight else ()
-        self.named = {**cases.arguments(op, "call", *data, optional), **options}
-        self.incoming = cases.arguments(op, "backward", *data) if self.entry == "backward" else {}
-        self.fresh = cases.bound(op, self.entry, self.named, self.incoming)
-        out = tuple(None if y is None else np.asarray(y) for y in arrays_of(self.fresh()))
-        self.ours = partial(self.fresh, out=out if len(out) > 1 else out[0])
-        given = (*self.fresh.args, *self.fresh.keywords.values())
-        read = {id(a): a.nbytes for a in given if isinstance(a, np.ndarray)}
-        self.bytes = sum(read.values()) + sum(y.nbytes for y in out if y is not None)
+    def __init__(
+        self, op: Any, entry: str, named: dict[str, Any], incoming: Mapping[str, Any]
+    ) -> None:
+        self.op, self.entry, self.named, self.incoming = op, entry, named, incoming
+        self.fresh = cases.bound(op, entry, named, incoming)
+        # Of an array without axes NumPy makes a number.
+        made = (np.asarray(y) if isinstance(y, np.generic) else y for y in arrays_of(self.fresh()))
+        self.out: tuple[Any, ...] = (*made,)
+        self.ours = partial(self.fresh, out=self.out if len(self.out) > 1 else self.out[0])
+
+    @property
+    def read(self) -> list[Any]:
+        """The arrays that our call reads."""
+        given = peers.flat((*self.fresh.args, *self.fresh.keywords.values()))
+        return list({id(one): one for one in given if hasattr(one, "dtype")}.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the call reads and writes."""
+        return sum(a.nbytes for a in (*self.read, *self.out) if a is not None)
+
+
+def timed_call(op: Any, direction: str, dtype: str, shape: Shape) -> TimedCall:
+    """Return the call of an example of that shape."""
+    entry = "call" if direction == "forward" else "backward"
+    options, make = cases.options_of_example(op, shape), cases.Drawn(_normal, _normal)
+    data = (shape, dtype, options, make)
+    # A norm is measured with its parameters, which may be left out; torch's glu has no bias.
+    has_weight = "weight" in op.entry_points["call"].defaults
+    optional = ("weight", "bias", "residual") if has_weight else ()
+    named = {**cases.arguments(op, "call", *data, optional), **options}
+    incoming = cases.arguments(op, "backward", *data) if entry == "backward" else {}
+    return TimedCall(op, entry, named, incoming)
 
 
 def _torch_call(work: TimedCall, threads: int) -> Call:
@@ -187,7 +205,7 @@ def measure(
     op: Any, direction: str, dtype: str, shape: Shape, threads: int, options: Settings
 ) -> tuple[CpuRow, dict[str, str]]:
     """Measure one row; give it and the peers that had to be left out of it, with the reasons."""
-    work = TimedCall(op, direction, dtype, shape)
+    work = timed_call(op, direction, dtype, shape)
     source = np.zeros(prod(shape), dtype)
     calls = {OURS: work.ours, FRESH: work.fresh}
     calls[COPY] = partial(_cpu.copy, np.empty_like(source), source)

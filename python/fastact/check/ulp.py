@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _cpu
-
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 Oracle = Callable[[Float64s], Float64s]
@@ -126,23 +124,6 @@ def tally_of(
     return tally
 
 
-def _measure(x: Float32s, y: Float32s, reference: Float64s, allowed: float) -> Tally:
-    """Errors of `y`."""
-    found = _cpu.compare(y, reference, allowed, EDGES)
-    if found is not None:
-        absolute, worst, at, counted, counted_at, above = found
-        return Tally(
-            count=x.size,
-            worst=worst,
-            worst_at=float(x[at]),
-            absolute=absolute if allowed else 0.0,
-            counted=counted,
-            counted_at=float(x[counted_at]),
-            above=np.array(above, np.int64),
-        )
-    return tally_of(x, *_settled(y, reference), allowed, unit=_ULPS)
-
-
 def _measure_all(
     x: Float32s, results: Sequence[Float32s], oracle: Oracle, allowed: float
 ) -> list[Tally]:
@@ -156,7 +137,10 @@ def _measure_all(
                 (k for k in range(position) if np.array_equal(bits, results[k].view(np.uint32))),
                 None,
             )
-            tallies.append(_measure(x, y, reference, allowed) if twin is None else tallies[twin])
+            if twin is None:
+                tallies.append(tally_of(x, *_settled(y, reference), allowed, unit=_ULPS))
+            else:
+                tallies.append(tallies[twin])
     return tallies
 
 

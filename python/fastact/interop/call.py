@@ -17,7 +17,7 @@ from .frameworks import (
     Place,
     framework_of,
     in_native_order,
-    repeated,
+    one_element,
     see,
     to_numpy,
     whole_numbers,
@@ -214,14 +214,15 @@ class Call:
 
     def repeated(self, value: float, like: View) -> View:
         """A number as an array of another one's shape and dtype."""
-        element = repeated(value, like)
+        element = one_element(value, like.dtype_name)
         if self.place.device[0] == devices.CPU:
+            view = View.from_numpy(element).repeats(like)
             if self._draft is not None:
-                self._state(self._draft, element, value, element.owner)
-            return element
+                self._state(self._draft, view, value, element)
+            return view
         scratch = self.workspace(_ONE_ELEMENT)
         assert scratch is not None
-        bits = int.from_bytes(element.owner.tobytes(), sys.byteorder)
+        bits = int.from_bytes(element.tobytes(), sys.byteorder)
         self.run("fill", y=scratch.repeats(like.shaped(())), bits=bits)
         return scratch.repeats(like)
 
@@ -314,8 +315,9 @@ class Call:
     ) -> View:
         """A model of an output, without memory, by the arguments that `output` takes."""
         model = self.views[like]
-        if grouped:
-            model = model.with_last(grouped)
+        if grouped:  # the groups' axis stands in the place of the last of them
+            others = (axis for axis in range(model.ndim) if axis not in grouped)
+            model = model.placed((*others, max(grouped)))
         if shape is not None:
             model = model.shaped(shape)
         return model if dtype is None else model.of_dtype(dtype)

@@ -526,12 +526,12 @@ def to_numpy(
     return made
 
 
-def repeated(value: float, like: View) -> View:
-    """A Python number as an array of `like`'s shape and dtype, without memory of that size."""
+def one_element(value: float, dtype: str) -> NDArray[Any]:
+    """A Python number as an element of a dtype: its bits, for bfloat16."""
     with np.errstate(all="ignore"):  # a number of NumPy's may be rounded to nothing, and tell
-        if like.dtype_name != "bfloat16":
-            return View.repeated(np.array(value, like.dtype_name), like)
+        if dtype != "bfloat16":
+            return np.array(value, dtype)
         # Rounded to nearest even; NumPy itself has no bfloat16.
         bits = int(np.float32(value).view(np.uint32))
         rounded = bits + 0x7FFF + (bits >> 16 & 1) if np.isfinite(value) else bits
-        return View.repeated(np.array(rounded >> 16, np.uint16), like)
+        return np.array(rounded >> 16, np.uint16)

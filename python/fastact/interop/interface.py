@@ -48,7 +48,8 @@ def described(
         "shape": tuple(shape),
         "strides": None if strides is None else tuple(strides),
         "typestr": np.dtype(dtype).str,
-        "data": (address, readonly),
+        # NumPy 2.0 would take an address of 0, of no bytes, for a value that it has to store.
+        "data": (address or np.dtype(dtype).itemsize, readonly),
         "version": 3,
     }
     return np.asarray(_Memory(interface, owner))

@@ -126,7 +126,7 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         _cpu.FastActivation.__init__(
             self, native[0] if native else self.name, len(parameters), numbers
         )
-        self._cache_calls(  # what the fast path does not serve
+        self._cache_entry_points(  # what the fast path does not serve
             _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
             *(
                 _cpu.CachedCall(partial(execute, entry_points[name]), self, name)

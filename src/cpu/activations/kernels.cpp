@@ -145,11 +145,11 @@ FASTACT_UNROLLED __attribute__((noinline)) void narrow_backward(char* const* ope
               reinterpret_cast<T*>(operands[2]), n, accumulate,
               [&](float dy, float x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
 }
-template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
+template <class T, template <class, bool> class A, bool by_value, bool accumulate>
 void backward(char* const* operands, int64_t n, const double* parameters, int64_t) {
   narrow_backward<T, A, by_value>(operands, n, parameters, accumulate);
 }
-template <class T, template <class, bool> class A, bool accumulate, bool by_value = false>
+template <class T, template <class, bool> class A, bool by_value, bool accumulate>
 FASTACT_MIXED_LOOP void mixed_backward(char* const* operands, int64_t n, const double* parameters,
                                        int64_t ahead) {
   const A<T, false> a(parameters);
@@ -288,34 +288,23 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 
 #define FASTACT_FORWARD(name, A) \
   {forward<f16, A>, forward<bf16, A>, mixed_forward<float, A>, mixed_forward<double, A>},
-#define FASTACT_BACKWARDS(A, by_value)                                                    \
-  {{backward<f16, A, false, by_value>, backward<f16, A, true, by_value>},                 \
-   {backward<bf16, A, false, by_value>, backward<bf16, A, true, by_value>},               \
-   {mixed_backward<float, A, false, by_value>, mixed_backward<float, A, true, by_value>}, \
-   {mixed_backward<double, A, false, by_value>, mixed_backward<double, A, true, by_value>}},
-#define FASTACT_BACKWARD(name, A) FASTACT_BACKWARDS(A, false)
-#define FASTACT_BACKWARD_BY_SAVED(name, A) FASTACT_BACKWARDS(A, kSavesValue<A<float>>)
-#define FASTACT_SECOND(name, A)                       \
-  {{second<f16, A, false>, second<f16, A, true>},     \
-   {second<bf16, A, false>, second<bf16, A, true>},   \
-   {second<float, A, false>, second<float, A, true>}, \
-   {second<double, A, false>, second<double, A, true>}},
-#define FASTACT_TERM(name, Term)                                          \
-  {{term_backward<f16, Term, false>, term_backward<f16, Term, true>},     \
-   {term_backward<bf16, Term, false>, term_backward<bf16, Term, true>},   \
-   {term_backward<float, Term, false>, term_backward<float, Term, true>}, \
-   {term_backward<double, Term, false>, term_backward<double, Term, true>}},
+// Kernels of each dtype; [1] adds to what is there.
+#define FASTACT_GRADIENTS(half, wide, ...)                                   \
+  {                                                                          \
+    {half<f16, __VA_ARGS__, false>, half<f16, __VA_ARGS__, true>},           \
+        {half<bf16, __VA_ARGS__, false>, half<bf16, __VA_ARGS__, true>},     \
+        {wide<float, __VA_ARGS__, false>, wide<float, __VA_ARGS__, true>}, { \
+      wide<double, __VA_ARGS__, false>, wide<double, __VA_ARGS__, true>      \
+    }                                                                        \
+  }
+#define FASTACT_BACKWARD(name, A) FASTACT_GRADIENTS(backward, mixed_backward, A, false),
+#define FASTACT_BACKWARD_BY_SAVED(name, A) \
+  FASTACT_GRADIENTS(backward, mixed_backward, A, kSavesValue<A<float>>),
+#define FASTACT_SECOND(name, A) FASTACT_GRADIENTS(second, second, A),
+#define FASTACT_TERM(name, Term) FASTACT_GRADIENTS(term_backward, term_backward, Term),
+#define FASTACT_SPREAD(of) FASTACT_GRADIENTS(spread_backward, spread_backward, of)
 #define FASTACT_ELEMENTARY(name, bound, value) \
   {elementary_##name<float>, elementary_##name<double>},
-
-#define FASTACT_SPREAD(of)                                                       \
-  {                                                                              \
-    {spread_backward<f16, of, false>, spread_backward<f16, of, true>},           \
-        {spread_backward<bf16, of, false>, spread_backward<bf16, of, true>},     \
-        {spread_backward<float, of, false>, spread_backward<float, of, true>}, { \
-      spread_backward<double, of, false>, spread_backward<double, of, true>      \
-    }                                                                            \
-  }
 
 extern const ElementwiseTable elementwise_table;
 const ElementwiseTable elementwise_table = {

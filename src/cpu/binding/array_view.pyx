@@ -66,14 +66,6 @@ def plain_device_pair(int device_type, int device_id):
     return plain_device(DLDevice(device_type, device_id))
 
 
-cdef void fill_operand(Operand* to, DLTensor* tensor, int64_t item) noexcept:
-    to.data = <char*>tensor.data + tensor.byte_offset
-    to.ndim = tensor.ndim
-    to.shape = tensor.shape
-    to.strides = tensor.strides
-    to.stride_unit = item
-
-
 # Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too
 # many where there is no memory for the list to grow.
 cdef tuple tuple_of(const int64_t* numbers, int count):
@@ -84,17 +76,17 @@ cdef tuple tuple_of(const int64_t* numbers, int count):
     return tuple(found)
 
 
-cdef int64_t operand_size(const Operand* a) noexcept nogil:
-    """In elements."""
+cdef inline int64_t count_of(int ndim, const int64_t* shape) noexcept nogil:
+    """Count the elements of a shape."""
     cdef int64_t size = 1
     cdef int i
-    for i in range(a.ndim):
-        size *= a.shape[i]
+    for i in range(ndim):
+        size *= shape[i]
     return size
 
 
 cdef int64_t element_count(View view) noexcept:
-    return operand_size(&view.operand)
+    return count_of(view.operand.ndim, view.shape_)
 
 
 # The owner of a view's memory, as a call states it to its PlanDraft (call_cache.pyx).
@@ -225,28 +217,6 @@ cdef class View:
         return view
 
     @staticmethod
-    def repeated(cnp.ndarray value not None, View like not None):
-        """One element read at every position of `like`: all strides are zero.
-
-        value: a 0-d array that holds the element's bits in `like`'s dtype.
-        """
-        cdef View view = View.__new__(View)
-        cdef int i
-        if value.size < 1 or value.itemsize < like.itemsize:
-            raise ValueError("repeated: the value must hold one element")
-        view.dtype = like.dtype
-        view.dtype_name = like.dtype_name
-        view.itemsize = like.itemsize
-        view.put_on((kDLCPU, 0))
-        view.readonly = True
-        view.owner = value
-        for i in range(like.operand.ndim):
-            view.shape_[i] = like.shape_[i]
-            view.strides_[i] = 0
-        view.finish(<char*>cnp.PyArray_DATA(value), like.operand.ndim)
-        return view
-
-    @staticmethod
     def bytes(int64_t count, tuple device not None):
         """A model for `count` bytes on a device."""
         cdef View view = View.__new__(View)
@@ -257,158 +227,103 @@ cdef class View:
         check_lengths(view)
         return view
 
-    def repeats(self, View like not None):
-        """This memory as one element, read at every position of `like`."""
-        cdef View view = like.same_memory()
-        cdef int i
-        low, high = self.reach
-        if element_count(like) > 0 and high - low < like.itemsize:
-            raise ValueError("repeats: the memory must hold one element")
-        view.device = self.device
-        view.device_type, view.device_id = self.device_type, self.device_id
-        for i in range(like.operand.ndim):
-            view.shape_[i], view.strides_[i] = like.shape_[i], 0
-        view.owner, view.readonly = self, self.readonly
-        view.source, view.source_index, view.base = self.source, self.source_index, self.base
-        view.finish(self.operand.data, like.operand.ndim)
-        return view
-
-    cdef View same_memory(self):
+    cdef View shown(self, shape, strides, int64_t offset=0):
+        """Show this memory, from `offset` bytes on, with other axes."""
         cdef View view = View.__new__(View)
-        view.dtype = self.dtype
-        view.dtype_name = self.dtype_name
-        view.itemsize = self.itemsize
-        view.device = self.device
-        view.device_type, view.device_id = self.device_type, self.device_id
+        cdef int i
+        check_axes(len(shape))
+        view.dtype, view.dtype_name, view.itemsize = self.dtype, self.dtype_name, self.itemsize
+        view.put_on(self.device)
         view.readonly = self.readonly
         view.owner = self  # which holds what it views
         view.source, view.source_index, view.base = self.source, self.source_index, self.base
+        for i in range(len(shape)):
+            view.shape_[i], view.strides_[i] = shape[i], strides[i]
+        view.finish(self.operand.data + offset, len(shape))
+        return view
+
+    cdef View model(self, shape, strides):
+        """A model of an array in other memory: it holds nothing."""
+        cdef View view = self.shown(shape, strides)
+        view.owner, view.source = None, UNSTATED
+        view.operand.data = NULL
         return view
 
     cdef View without_memory(self):
-        """A model of this very shape and these strides, which holds nothing."""
-        cdef View view = self.same_memory()
-        cdef int i
-        for i in range(self.operand.ndim):
-            view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
-        view.owner = None
-        view.finish(NULL, self.operand.ndim)
-        return view
+        """A model of this very shape and these strides."""
+        return self.model(self.shape, self.strides)
 
     def shaped(self, tuple shape not None):
         """A model for a new array: this dtype and device, another shape.
 
         Its axes are in this one's order in memory where it has as many, else in C order.
         """
-        cdef View view = self.same_memory()
-        cdef int i
-        check_axes(len(shape))
-        for i in range(len(shape)):
-            view.shape_[i] = shape[i]
-            view.strides_[i] = (
-                self.strides_[i] if len(shape) == self.operand.ndim else len(shape) - i
-            )
-        view.source = UNSTATED
-        view.finish(NULL, len(shape))
+        cdef bint alike = len(shape) == self.operand.ndim
+        cdef View view = self.model(shape, self.strides if alike else range(len(shape), 0, -1))
         check_lengths(view)
         return view
 
     def of_dtype(self, int dtype):
         """A model for a new array of another dtype."""
-        cdef View view = self.same_memory()
-        cdef int i
+        cdef View view = self.without_memory()
         if not 0 <= dtype < kViewDTypes:
             raise ValueError(f"of_dtype: dtype must be from 0 to {kViewDTypes - 1}, got {dtype}")
-        for i in range(self.operand.ndim):
-            view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
         view.dtype, view.dtype_name = dtype, VIEW_DTYPE_NAMES[dtype]
         view.itemsize = item_size(dtype)
-        view.source = UNSTATED
-        view.finish(NULL, self.operand.ndim)
+        return view
+
+    def repeats(self, View like not None):
+        """This memory as one element of `like`'s dtype, read at every position of `like`."""
+        cdef View view = self.shown(like.shape, (0,) * like.operand.ndim)
+        low, high = self.reach
+        if element_count(like) > 0 and high - low < like.itemsize:
+            raise ValueError("repeats: the memory must hold one element")
+        view.dtype, view.dtype_name, view.itemsize = like.dtype, like.dtype_name, like.itemsize
         return view
 
     def with_axes(self, tuple axes not None):
         """Show this array with axes of length 1 at these places of the result, in rising order."""
-        cdef View view = self.same_memory()
-        cdef int i, own = 0, count
-        check_axes(self.operand.ndim + len(axes))
-        count = self.operand.ndim + <int>len(axes)
-        for i in range(len(axes)):
-            if not 0 <= axes[i] < count or (i and axes[i] <= axes[i - 1]):
+        cdef list shape = list(self.shape), strides = list(self.strides)
+        cdef Py_ssize_t count = len(shape) + len(axes)
+        for i, axis in enumerate(axes):
+            if not 0 <= axis < count or (i and axis <= axes[i - 1]):
                 raise ValueError(f"with_axes: axes must rise from 0 to {count - 1}, got {axes}")
-        for i in range(count):
-            if i in axes:
-                view.shape_[i], view.strides_[i] = 1, 0
-            else:
-                view.shape_[i], view.strides_[i] = self.shape_[own], self.strides_[own]
-                own += 1
-        view.finish(self.operand.data, count)
-        return view
+            shape.insert(axis, 1)
+            strides.insert(axis, 0)
+        return self.shown(shape, strides)
 
     def placed(self, tuple places not None):
-        """Show this array with its axes in another order: `places` names one for each axis of the
-        result, or -1 for an axis of length 1."""
-        cdef View view = self.same_memory()
-        cdef int i, axis
-        check_axes(<int>len(places))
-        if sorted([axis for axis in places if axis != -1]) != list(range(self.operand.ndim)):
+        """Show these axes of the array, in this order; -1 stands for an axis of length 1."""
+        cdef list shape = [], strides = []
+        named = list(filter((-1).__ne__, places))
+        if len({*named}) < len(named) or not {*named} <= {*range(self.operand.ndim)}:
             raise ValueError(
-                f"placed: places must name each axis from 0 to {self.operand.ndim - 1} once, or be "
-                f"-1, got {places}"
+                f"placed: places must name axes from 0 to {self.operand.ndim - 1} once, or be -1, "
+                f"got {places}"
             )
-        for i, axis in enumerate(places):
-            view.shape_[i] = self.shape_[axis] if axis >= 0 else 1
-            view.strides_[i] = self.strides_[axis] if axis >= 0 else 0
-        view.finish(self.operand.data, <int>len(places))
-        return view
-
-    def with_last(self, tuple axes not None):
-        """Show this array without these of its axes, but for the last of them, which comes last."""
-        cdef View view = self.same_memory()
-        cdef int i, count = 0
-        if not axes or not 0 <= min(axes) <= max(axes) < self.operand.ndim:
-            raise ValueError(
-                f"with_last: axes must be from 0 to {self.operand.ndim - 1}, got {axes}"
-            )
-        for i in range(self.operand.ndim):
-            if i not in axes:
-                view.shape_[count], view.strides_[count] = self.shape_[i], self.strides_[i]
-                count += 1
-        i = max(axes)
-        view.shape_[count], view.strides_[count] = self.shape_[i], self.strides_[i]
-        view.finish(self.operand.data, count + 1)
-        return view
+        for axis in places:
+            shape.append(1 if axis < 0 else self.shape_[axis])
+            strides.append(0 if axis < 0 else self.strides_[axis])
+        return self.shown(shape, strides)
 
     def split_axis(self, int axis, int64_t groups):
         """Show this array with an axis cut in two: `groups`, then the elements of each."""
-        cdef View view = self.same_memory()
-        cdef int64_t inner
-        cdef int i
-        check_axes(self.operand.ndim + 1)
-        if not 0 <= axis < self.operand.ndim:
+        cdef list shape = list(self.shape), strides = list(self.strides)
+        cdef int64_t inner, step
+        self.check_axis("split_axis", axis)
+        if groups < 0 or (shape[axis] % groups if groups else shape[axis]):
             raise ValueError(
-                f"split_axis: axis must be from 0 to {self.operand.ndim - 1}, got {axis}"
+                f"split_axis: groups must divide the length {shape[axis]}, got {groups}"
             )
-        if groups < 0 or (self.shape_[axis] % groups if groups else self.shape_[axis]):
-            raise ValueError(
-                f"split_axis: groups must divide the length {self.shape_[axis]}, got {groups}"
-            )
-        inner = self.shape_[axis] // groups if groups else 0
-        for i in range(self.operand.ndim):
-            view.shape_[i + (i > axis)] = self.shape_[i]
-            view.strides_[i + (i > axis)] = self.strides_[i]
-        view.shape_[axis], view.shape_[axis + 1] = groups, inner
-        view.strides_[axis] = self.strides_[axis] * inner
-        view.strides_[axis + 1] = self.strides_[axis]
-        view.finish(self.operand.data, self.operand.ndim + 1)
-        return view
+        inner, step = self.shape_[axis] // groups if groups else 0, self.strides_[axis]
+        shape[axis : axis + 1] = (groups, inner)
+        strides[axis : axis + 1] = (step * inner, step)
+        return self.shown(shape, strides)
 
     def sliced(self, int axis, int64_t first, int64_t step, int64_t count):
         """Show this array with `count` elements of an axis: every `step`-th, from `first` on."""
-        cdef View view = self.same_memory()
-        cdef int i
-        if not 0 <= axis < self.operand.ndim:
-            raise ValueError(f"sliced: axis must be from 0 to {self.operand.ndim - 1}, got {axis}")
+        cdef list shape = list(self.shape), strides = list(self.strides)
+        self.check_axis("sliced", axis)
         if first < 0 or step < 1 or count < 0 or (
             count > 0 and (self.shape_[axis] - 1 - first < 0
                            or (self.shape_[axis] - 1 - first) // step < count - 1)
@@ -417,26 +332,26 @@ cdef class View:
                 f"sliced: an axis of length {self.shape_[axis]} has no {count} elements from "
                 f"{first} on in steps of {step}"
             )
-        for i in range(self.operand.ndim):
-            view.shape_[i], view.strides_[i] = self.shape_[i], self.strides_[i]
-        view.shape_[axis], view.strides_[axis] = count, self.strides_[axis] * step
-        view.finish(
-            self.operand.data + (first * self.strides_[axis] if count else 0), self.operand.ndim
-        )
-        return view
+        shape[axis], strides[axis] = count, <int64_t>(self.strides_[axis] * step)
+        return self.shown(shape, strides, first * self.strides_[axis] if count else 0)
+
+    cdef int check_axis(self, str name, int axis) except -1:
+        if not 0 <= axis < self.operand.ndim:
+            raise ValueError(f"{name}: axis must be from 0 to {self.operand.ndim - 1}, got {axis}")
+        return 0
 
     def broadcast_to(self, tuple shape not None):
         """Show this array over a shape of its rank: its axes of length 1 repeat."""
-        cdef View view = self.same_memory()
+        cdef View view
         cdef int i
         if len(shape) != self.operand.ndim:
             raise ValueError(f"broadcast_to: {self.shape} has not the rank of {shape}")
-        for i in range(self.operand.ndim):
-            view.shape_[i] = shape[i]
-            if self.shape_[i] != view.shape_[i] and self.shape_[i] != 1:
-                raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
-            view.strides_[i] = self.strides_[i] if self.shape_[i] == view.shape_[i] else 0
-        view.finish(self.operand.data, self.operand.ndim)
+        view = self.shown(shape, self.strides)
+        for i in range(view.operand.ndim):
+            if self.shape_[i] != view.shape_[i]:
+                if self.shape_[i] != 1:
+                    raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
+                view.strides_[i] = 0
         check_lengths(view)
         return view
 

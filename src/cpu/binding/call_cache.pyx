@@ -23,7 +23,7 @@
 #   - a call in which another op was called, that was given a stream, or whose result or arguments
 #     are of a type that is not listed here, is unrecorded;
 #   - on a device what the native functions of a plan would queue is queued at once, with the same
-#     parameters but for the addresses: see DeviceLaunches;
+#     parameters but for the addresses: see record_launches;
 #   - of calls that record gradients no memory is planned: what is kept is how the framework's
 #     bridge records calls of that key (`recorder`), whose steps are calls of other entry points;
 #   - an entry point keeps its MAX_PLANS newest keys; FASTACT_CALL_CACHE=0 keeps none.
@@ -33,6 +33,7 @@
 cdef enum:
     LEGACY_STREAM = 1
     MAX_VIEWS = 64    # of a plan, all native functions together
+    MAX_WORDS_OF_CALLS = 1024  # of 8 bytes, of a plan's calls
     MAX_BUFFERS = 20  # arrays of a call, outputs that it makes, workspaces
     MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views, and of launches on a device
     SCRATCH_STEP = 256  # between workspaces, which come in one piece
@@ -161,7 +162,6 @@ cdef class PlanDraft:
     cdef CallPlan plan(self, result):
         """The plan, once the call is done."""
         cdef CallPlan plan = CallPlan.__new__(CallPlan)
-        cdef Arguments model = Arguments.__new__(Arguments)
         cdef View view
         cdef int k
         if self.refused or not self.begun:
@@ -190,43 +190,46 @@ cdef class PlanDraft:
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
-        model.steps = []
+        plan.steps, plan.blocks = [], b""
         for step in self.steps:
-            model.steps.append(self.step(model, step))
+            plan.steps.append(self.step(plan, step))
         self.check_writes(plan)
         plan.result = self.part_of_result(result)
-        plan.model, plan.free = model, []
         plan.ops = objects(self.key.op, self.key.ops)
-        plan.launches = record_launches(plan, self.key)
+        if not is_on_cpu(self.key):
+            record_launches(plan, self.key)
         return plan
 
-    cdef object step(self, Arguments model, given):
+    cdef object step(self, CallPlan plan, given):
         cdef NativeLoop loop
         cdef list calls = []
         if type(given) is tuple:
-            return self.native_call(model, given[0], given[1])
+            return self.native_call(plan, given[0], given[1])
         loop = given
         for call, workspace in zip(loop.calls, loop.workspaces):
-            calls.append(self.native_call(model, call, workspace))
+            calls.append(self.native_call(plan, call, workspace))
         return loop.of_calls(calls)
 
-    cdef NativeCall native_call(self, Arguments model, NativeCall given, View workspace):
+    cdef NativeCall native_call(self, CallPlan plan, NativeCall given, View workspace):
         """The call without memory, except where a view is a constant."""
         cdef NativeCall own = given.copy()
         cdef View view
         cdef int k
-        own.views = []
+        own.views, own.begin = [], len(plan.blocks)
         self.follow(given)
         for k, view in enumerate(given.views):
             if view is not None and view.source != FROM_CONSTANT:
                 index, offset = self.buffer_index(view), view.operand.data - view.base
                 view = view.without_memory()
                 set_argument(own.array(k), view)
-                model.note(&own.array(k).data, index, offset)
+                plan.note(own.begin + own.address_of(k), index, offset)
             own.views.append(view)
-        if workspace is not None:
+        if workspace is not None:  # whose address stands first
             offset = workspace.operand.data - workspace.base
-            model.note(&own.workspace, self.buffer_index(workspace), offset)
+            plan.note(own.begin, self.buffer_index(workspace), offset)
+        plan.blocks += PyBytes_FromStringAndSize(<char*>own.block, own.bytes)
+        if len(plan.blocks) > sizeof(uint64_t) * MAX_WORDS_OF_CALLS:
+            raise Unrecorded("larger calls than a plan holds")
         return own
 
     cdef int follow(self, NativeCall given) except -1:
@@ -234,7 +237,8 @@ cdef class PlanDraft:
 
         These are arrays of the call, constants, and what native functions before it have written.
         """
-        cdef const Field* fields = given.function.table.fields
+        cdef const KnownFunction* function = given.function
+        cdef const Field* fields = function.table.fields
         cdef View view
         cdef int k
         for k, view in enumerate(given.views):
@@ -243,7 +247,7 @@ cdef class PlanDraft:
             if view.source != FROM_ARRAY and not self.filled[self.buffer_index(view)]:
                 raise Unrecorded("memory is read that no native function has written")
         for k, view in enumerate(given.views):
-            if view is not None and is_written(fields[k], given.function.named[k], given.memory):
+            if view is not None and is_written(fields[k], function.named[k], given.arguments()):
                 self.filled[self.buffer_index(view)] = True
         return 0
 
@@ -326,134 +330,45 @@ cdef inline void refuse_current_draft() noexcept:
         (<PlanDraft>current_draft()).refused = True
 
 
-cdef class Arguments:
-    """The calls of native functions that a plan has.
-
-    A run writes addresses into these, so that each serves one run at a time.
-    """
-
-    cdef list steps  # NativeCall or NativeLoop, without memory
-    cdef int count
-    cdef char** places[MAX_VIEWS]  # in calls that `steps` holds
-    cdef int[MAX_VIEWS] buffer_indices
-    cdef int64_t[MAX_VIEWS] offsets  # from where the buffer begins, in bytes
-
-    cdef int note(self, char** place, int buffer_index, int64_t offset) except -1:
-        """An address that each run puts in."""
-        if self.count == MAX_VIEWS:
-            raise Unrecorded("more views than a plan holds")
-        self.places[self.count] = place
-        self.buffer_indices[self.count] = buffer_index
-        self.offsets[self.count] = offset
-        self.count += 1
-        return 0
-
-    cdef Arguments copy(self):
-        cdef Arguments other = Arguments.__new__(Arguments)
-        other.steps = []
-        for step in self.steps:
-            if type(step) is NativeCall:
-                other.steps.append(self.copy_call(other, step))
-            else:
-                other.steps.append(self.copy_loop(other, step))
-        return other
-
-    cdef NativeLoop copy_loop(self, Arguments other, NativeLoop loop):
-        cdef list calls = []
-        for call in loop.calls:
-            calls.append(self.copy_call(other, call))
-        return loop.of_calls(calls)
-
-    # Addresses are copied in the order in which `note` had them; what comes without one is a
-    # constant.
-    cdef int copy_note(self, Arguments other, char** place) except -1:
-        cdef int k = other.count
-        return other.note(place, self.buffer_indices[k], self.offsets[k])
-
-    cdef NativeCall copy_call(self, Arguments other, NativeCall call):
-        cdef NativeCall own = call.copy()  # of the same views, whose shapes nobody changes
-        cdef int k
-        for k in range(len(own.views)):
-            if own.views[k] is not None and self.is_next(other, &call.array(k).data):
-                self.copy_note(other, &own.array(k).data)
-        if self.is_next(other, &call.workspace):
-            self.copy_note(other, &own.workspace)
-        return own
-
-    cdef bint is_next(self, Arguments other, char** place) noexcept:
-        return other.count < self.count and self.places[other.count] is place
-
-    cdef void put(self, char** data) noexcept:
-        """Let the calls show these buffers."""
-        cdef int i
-        for i in range(self.count):
-            self.places[i][0] = data[self.buffer_indices[i]] + self.offsets[i]
-
-    cdef int run(self, void* stream) except -1:
-        for step in self.steps:
-            if type(step) is NativeCall:
-                (<NativeCall>step).go(stream)
-            else:
-                (<NativeLoop>step).go(stream)
-        return 0
-
-
 cdef void* current_stream(const CallKey* key) except NULL:
     cdef void* stream = NULL
     key.kind.api.current_stream(key.device.device_type, key.device.device_id, &stream)
     return stream or <void*>LEGACY_STREAM
 
 
-cdef class DeviceLaunches:
-    """The launches that a plan's native functions queue, for addresses that each run puts in.
+cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
+    """Find the launches that a plan's native functions queue, for addresses that each run puts in.
 
-    It is found out once, by calling them with the buffers at addresses where no memory is, and with
-    a stream that takes launches instead of queueing them (DeviceTable). A launch may depend on a
-    buffer's address by its residue, which is in the key, and by which buffers begin at one, which
+    They are found out once, by calling these with the buffers at addresses where no memory is, and
+    with a stream that takes launches instead of queueing them (DeviceTable). A launch may depend on
+    a buffer's address by its residue, which is in the key, and by which buffers begin at one, which
     is there too. Whether it depends on more shows: the addresses of several runs have nothing else
     in common, and where kernels, grids or parameters differ by more than where buffers are, the
     native functions are called as before. So they are where new memory has another residue than 0.
     """
-
-    cdef const DeviceTable* table
-    cdef void* launches
-
-    cdef int replay(self, const CallKey* key, char** data) except -1:
-        cdef void* stream = current_stream(key)
-        cdef int device = key.device.device_id
-        with nogil:  # a full queue waits
-            self.table.replay(self.launches, data, device, stream)
-        return 0
-
-    def __dealloc__(self):
-        if self.launches is not NULL:
-            self.table.drop(self.launches)
-
-
-cdef DeviceLaunches record_launches(CallPlan plan, const CallKey* key):
-    """None: the native functions have to be called."""
-    cdef DeviceLaunches made = DeviceLaunches.__new__(DeviceLaunches)
     cdef char* data[MAX_BUFFERS]
+    cdef const DeviceTable* device = table_of(key.device)
     cdef void* recording
     cdef int run
     cdef bint failed = False
-    made.table = table_of(key.device)
-    if is_on_cpu(key) or made.table is NULL:
-        return None
-    recording = made.table.begin_recording()
+    if device is NULL:
+        return 0
+    recording = device.begin_recording()
     try:
         for run in range(RECORDING_RUNS):
             plan.place_nowhere(key, run, data)
-            made.table.begin_run(
+            device.begin_run(
                 recording, <const char* const*>data, plan.arrays + plan.outputs + plan.workspaces
             )
-            plan.model.put(data)
-            plan.model.run(recording)
+            plan.call_functions(data, recording)
     except Exception:  # a run that has memory finds out why
         failed = True
     finally:
-        made.launches = made.table.end_recording(recording, key.device.device_id)
-    return None if failed or made.launches is NULL else made
+        plan.device = device
+        plan.launches = device.end_recording(recording, key.device.device_id)
+    if failed:
+        plan.drop_launches()
+    return 0
 
 
 cdef class CallPlan:
@@ -467,10 +382,32 @@ cdef class CallPlan:
     cdef list made                  # a View for each output: dtype, shape
     cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
     cdef object result              # PlanDraft.part_of_result
-    cdef DeviceLaunches launches    # None: native functions are called
-    cdef Arguments model
-    cdef list free                  # copies of `model` that no thread is using
+    cdef list steps                 # NativeCall or NativeLoop, without memory
+    cdef bytes blocks               # of these calls, of which each run has a copy
+    cdef int addresses              # that a run puts into it:
+    cdef int64_t[MAX_VIEWS] place   # where,
+    cdef int[MAX_VIEWS] buffer      # the index of the buffer,
+    cdef int64_t[MAX_VIEWS] offset  # and bytes from where that begins
+    cdef const DeviceTable* device
+    cdef void* launches             # of the device; NULL: native functions are called
     cdef tuple ops                  # that the key names by their addresses
+
+    def __dealloc__(self):
+        self.drop_launches()
+
+    cdef void drop_launches(self) noexcept:
+        if self.launches is not NULL:
+            self.device.drop(self.launches)
+        self.launches = NULL
+
+    cdef int note(self, int64_t place, int buffer, int64_t offset) except -1:
+        """An address that each run puts in."""
+        if self.addresses == MAX_VIEWS:
+            raise Unrecorded("more views than a plan holds")
+        self.place[self.addresses] = place
+        self.buffer[self.addresses], self.offset[self.addresses] = buffer, offset
+        self.addresses += 1
+        return 0
 
     cdef object run(self, const CallKey* key):
         """NotImplemented where memory is shared that was not when the plan was made."""
@@ -491,10 +428,12 @@ cdef class CallPlan:
             buffers = Buffers.__new__(Buffers)
             buffers.make(self, key, &data[self.arrays])
         try:
-            if self.launches is not None and self.new_memory_is_aligned(data):
-                self.launches.replay(key, data)
+            if is_on_cpu(key):
+                self.call_functions(data, NULL)
+            elif self.launches is not NULL and self.new_memory_is_aligned(data):
+                self.replay(data, key.device.device_id, current_stream(key))
             else:
-                self.call_functions(key, data)
+                self.call_functions(data, current_stream(key))
         finally:  # a warning that is an error comes after the arrays were written
             if self.writes and key.kind is not NULL and key.kind.mark_written is not NULL:
                 written = []
@@ -503,20 +442,23 @@ cdef class CallPlan:
                 mark_written(key.kind, tuple(written))
         return self.answer(self.result, key, buffers)
 
-    cdef int call_functions(self, const CallKey* key, char** data) except -1:
-        cdef Arguments arguments
-        try:
-            arguments = self.free.pop()
-        except IndexError:  # the first run, or one beside another
-            arguments = self.model.copy()
-        arguments.put(data)
-        try:
-            if is_on_cpu(key):
-                arguments.run(NULL)
+    cdef int call_functions(self, char** data, void* stream) except -1:
+        cdef uint64_t[MAX_WORDS_OF_CALLS] words
+        cdef char* memory = <char*>words
+        cdef int i
+        memcpy(memory, <const char*>self.blocks, len(self.blocks))
+        for i in range(self.addresses):
+            (<char**>(memory + self.place[i]))[0] = data[self.buffer[i]] + self.offset[i]
+        for step in self.steps:
+            if type(step) is NativeCall:
+                (<NativeCall>step).go(<Block*>(memory + (<NativeCall>step).begin), stream)
             else:
-                arguments.run(current_stream(key))
-        finally:
-            self.free.append(arguments)
+                (<NativeLoop>step).go(memory, stream)
+        return 0
+
+    cdef int replay(self, char** data, int device, void* stream) except -1:
+        with nogil:  # a full queue waits
+            self.device.replay(self.launches, data, device, stream)
         return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
@@ -611,7 +553,7 @@ cdef class Buffers:
     cdef char* own(
         self, int k, DLDevice device, int dtype, int ndim, const int64_t* shape
     ) except NULL:
-        self.owned[k] = new_tensor(self.api, device, dtype, ndim, shape)
+        self.owned[k] = new_tensor(self.api, device, dtype, ndim, shape, NULL)
         return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
 
     cdef object give(self, CallPlan plan, int k):
@@ -769,13 +711,3 @@ cdef class CachedOp:
 
     def __call__(self, *args, **kwargs):
         return enter(self.entry, args, kwargs)
-
-
-def keep_compiled_call(cls):
-    """Let a call of an op of this class begin in compiled code, as a call of its base does.
-
-    The class has a `__call__` in Python too, which would take its place: torch.compile traces
-    Python and nothing else.
-    """
-    base = FastActivation if issubclass(cls, FastActivation) else CachedOp
-    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call

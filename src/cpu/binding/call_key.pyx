@@ -68,12 +68,10 @@ cdef bint put_array(
     const int64_t* strides, int64_t unit, uint64_t flags
 ) noexcept:
     """Enter an array; strides: in `unit` bytes, NULL for C-contiguous."""
-    cdef int64_t item = item_size(dtype), size = 1, low = 0, high = 0, step
+    cdef int64_t item = item_size(dtype), size = count_of(ndim, shape), low = 0, high = 0, step
     cdef int i, same
     if key.arrays == MAX_ARRAYS or ndim > MAX_KEY_AXES or <intptr_t>data % item:
         return False
-    for i in range(ndim):
-        size *= shape[i]
     if size == 0:
         return False
     for same in range(key.arrays + 1):
@@ -139,11 +137,10 @@ cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
 
 cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef DLTensor tensor
-    cdef int64_t expected = 1
-    cdef bint contiguous = True, records
+    cdef bint records
     cdef uint64_t flags
     cdef char* data
-    cdef int dtype, i
+    cdef int dtype
     if key.kind is NULL and is_for_dispatcher(kind):
         return False
     records = records_gradient(x, kind)
@@ -155,14 +152,10 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     if is_negated(x, kind):
         return False
     key.records |= records and key.may_record
-    try:
-        kind.api.borrow(<void*>x, &tensor)
-    except (MemoryError, RecursionError):
-        raise
-    except Exception:
-        return False  # the Python layer finds out why
+    if not borrow(x, kind, &tensor):
+        return False
     dtype = dtype_of_dlpack(tensor.dtype)
-    if dtype < 0 or tensor.data is NULL or problem_of(tensor) is not NULL or (
+    if dtype < 0 or tensor.data is NULL or (
         key.arrays and not same_device(key.device, tensor.device)
     ):
         return False
@@ -173,12 +166,6 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
             key, <uint64_t>tensor.device.device_type << 32 | <uint32_t>tensor.device.device_id
         ):
             return False
-    if tensor.strides is not NULL:
-        for i in range(tensor.ndim - 1, -1, -1):
-            contiguous &= tensor.shape[i] == 1 or tensor.strides[i] == expected
-            expected *= tensor.shape[i]
-    if contiguous:
-        tensor.strides = NULL
     data = <char*>tensor.data + tensor.byte_offset
     if tensor.device.device_type != kDLCPU:
         flags |= residue(data) << RESIDUE_BIT
@@ -254,9 +241,7 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         return True
     if PyUnicode_CheckExact(value):
         return put_text(key, value)
-    if (
-        isinstance(value, (FastActivation, CachedOp)) or is_dtype(value)
-    ) and key.ops < MAX_ARRAYS:
+    if key.ops < MAX_ARRAYS and (isinstance(value, CachedOp) or is_dtype(value)):
         key.op[key.ops] = <PyObject*>value
         key.ops += 1
         return put(key, IS_OP) and put(key, <intptr_t><PyObject*>value)
@@ -277,7 +262,7 @@ cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) excep
     key.count = key.arrays = key.ops = 0
     key.may_record, key.records = may_record, False
     key.kind = NULL
-    put(key, <uint64_t>thread_limit() << 32 | <uint32_t>isa_number)
+    put(key, <uint64_t>thread_limit() << 32 | <uint32_t>isa_changes)
     for argument in args:
         if not put_value(key, argument, 0):
             return False

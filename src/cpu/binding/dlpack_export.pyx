@@ -6,17 +6,6 @@
 # without that API, is ours.
 
 
-cdef void kept_order_strides(View like, int64_t* strides) noexcept:
-    """Element strides without gaps, axes in the order of `like`'s strides (axes_in_order)."""
-    cdef int order[kMaxAxes]
-    cdef int i
-    cdef int64_t step = 1
-    axes_in_order(like, order)
-    for i in range(like.operand.ndim - 1, -1, -1):
-        strides[order[i]] = step
-        step *= like.shape_[order[i]] if like.shape_[order[i]] else 1
-
-
 cdef void set_error(void* context, const char* kind, const char* message) noexcept with gil:
     """How a framework tells why it could not allocate."""
     (<list>context).append((kind.decode(), message.decode()))
@@ -26,15 +15,8 @@ cdef DLManagedTensorVersioned* allocate_by(
     DLPackExchangeAPI* api, DLDevice device, DLDataType dtype, int ndim, const int64_t* shape
 ) except NULL:
     """A contiguous tensor from the framework itself."""
-    cdef DLTensor prototype
+    cdef DLTensor prototype = DLTensor(NULL, device, ndim, dtype, <int64_t*>shape, NULL, 0)
     cdef DLManagedTensorVersioned* made = NULL
-    prototype.data = NULL
-    prototype.device = device
-    prototype.ndim = ndim
-    prototype.dtype = dtype
-    prototype.shape = <int64_t*>shape
-    prototype.strides = NULL
-    prototype.byte_offset = 0
     errors = []
     if api.allocate(&prototype, &made, <void*>errors, set_error) or made is NULL:
         reason = "; ".join(message for _, message in errors) or "the framework gave no memory"
@@ -47,11 +29,7 @@ cdef DLManagedTensorVersioned* allocate_by(
 
 
 cdef int64_t bytes_of(DLDataType dtype, int ndim, const int64_t* shape) noexcept:
-    cdef int64_t bytes = dtype.bits // 8
-    cdef int axis
-    for axis in range(ndim):
-        bytes *= shape[axis]
-    return bytes
+    return count_of(ndim, shape) * (dtype.bits // 8)
 
 
 cdef bint is_ours(DLDevice device, DLDataType dtype, int ndim, const int64_t* shape) noexcept:
@@ -60,19 +38,27 @@ cdef bint is_ours(DLDevice device, DLDataType dtype, int ndim, const int64_t* sh
 
 
 cdef DLManagedTensorVersioned* new_tensor(
-    DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape
+    DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape,
+    const int* order
 ) except NULL:
-    """A contiguous tensor."""
+    """A tensor without gaps: `order` has its axes as they lie in memory, NULL means C order."""
     cdef int64_t[kMaxAxes] strides
+    cdef int64_t[kMaxAxes] inside
     cdef int64_t step = 1
-    cdef int axis
+    cdef DLDataType type = dlpack_dtype(dtype)
     cdef DLManagedTensorVersioned* made
-    if not is_ours(device, dlpack_dtype(dtype), ndim, shape):
-        return allocate_by(api, device, dlpack_dtype(dtype), ndim, shape)
-    for axis in range(ndim - 1, -1, -1):
+    cdef int i, axis
+    for i in range(ndim - 1, -1, -1):
+        axis = i if order is NULL else order[i]
         strides[axis] = step
-        step *= shape[axis]
-    made = make_tensor(ndim, shape, strides, dlpack_dtype(dtype))
+        inside[i] = shape[axis]
+        step *= max(shape[axis], 1)
+    if api is NULL or is_ours(device, type, ndim, shape):
+        made = make_tensor(ndim, shape, strides, type)
+    else:
+        made = allocate_by(api, device, type, ndim, inside)
+        if order is not NULL:
+            made = with_strides(made, ndim, shape, strides)
     if made is NULL:
         raise MemoryError
     return made
@@ -128,27 +114,15 @@ cdef class Memory:
     cdef DLManagedTensorVersioned* tensor
 
     def __cinit__(self, View model not None, api_capsule=None):
-        cdef int64_t strides[kMaxAxes]
-        cdef int64_t inside[kMaxAxes]
+        cdef DLPackExchangeAPI* api = NULL
         cdef int order[kMaxAxes]
-        cdef int i, n = model.operand.ndim
-        cdef DLDevice device
-        kept_order_strides(model, strides)
-        device.device_type, device.device_id = model.device
-        if api_capsule is None or is_ours(device, dlpack_dtype(model.dtype), n, model.shape_):
-            self.tensor = make_tensor(n, model.shape_, strides, dlpack_dtype(model.dtype))
-        else:
-            axes_in_order(model, order)
-            for i in range(n):
-                inside[i] = model.shape_[order[i]]
-            self.tensor = with_strides(
-                allocate_by(
-                    exchange_api(api_capsule), device, dlpack_dtype(model.dtype), n, inside
-                ),
-                n, model.shape_, strides,
-            )
-        if self.tensor is NULL:
-            raise MemoryError
+        if api_capsule is not None:
+            api = exchange_api(api_capsule)
+        axes_in_order(model, order)
+        self.tensor = new_tensor(
+            api, DLDevice(model.device_type, model.device_id), model.dtype, model.operand.ndim,
+            model.shape_, order,
+        )
 
     def __dealloc__(self):
         if self.tensor is not NULL:
@@ -206,18 +180,16 @@ cdef class Handover:
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         cdef DLManagedTensorVersioned* tensor
-        cdef DLDevice device
         cdef int64_t strides[kMaxAxes]
         cdef int i
         if stream is None or stream != -1:
             self.wait(stream)
         for i in range(self.array.operand.ndim):
             strides[i] = self.array.strides_[i] // self.array.itemsize
-        device.device_type, device.device_id = self.array.device
         holder = (self.array, self.kept)
         tensor = describe_tensor(
-            self.array.operand.data, device, self.array.operand.ndim, self.array.shape_, strides,
-            dlpack_dtype(self.array.dtype),
+            self.array.operand.data, DLDevice(self.array.device_type, self.array.device_id),
+            self.array.operand.ndim, self.array.shape_, strides, dlpack_dtype(self.array.dtype),
         )
         if tensor is NULL:
             raise MemoryError

@@ -1,9 +1,6 @@
 # The compiled half of activations: their calls, by the fast path (fast_path.pyx) where it
 # serves them. Their native functions are described in common/activations/call.h.
 
-cdef class CachedCall  # call_cache.pyx
-
-
 from inspect import Parameter
 
 # Stands for an argument that was not given; the Python half then raises, and names it. As a default
@@ -11,7 +8,7 @@ from inspect import Parameter
 cdef object MISSING = Parameter.empty
 
 
-cdef class FastActivation:
+cdef class FastActivation(CachedOp):
     """The compiled half of an activation: its entry points, the fast path first.
 
     The Python half gives three cached calls. They take the same arguments, and serve, or refuse
@@ -23,7 +20,7 @@ cdef class FastActivation:
     cdef bint saves_value
     cdef Py_ssize_t parameters
     cdef ParameterValues defaults
-    cdef CachedCall cached_call, cached_forward, cached_backward
+    cdef CachedCall cached_forward, cached_backward
 
     def __init__(self, str native, int parameters, tuple numbers not None):
         """native: with the defaults. parameters: how many; numbers: those that are no strings."""
@@ -35,13 +32,8 @@ cdef class FastActivation:
         for i, number in enumerate(numbers):
             self.defaults.value[<int>i] = number
 
-    def _cache_calls(self, CachedCall call, CachedCall forward, CachedCall backward):
-        self.cached_call, self.cached_forward, self.cached_backward = call, forward, backward
-
-    def _watch_autocast(self):
-        """Under autocast leave calls of the op itself to the Python half."""
-        if self.cached_call is not None:
-            self.cached_call.casts = True
+    def _cache_entry_points(self, CachedCall call, CachedCall forward, CachedCall backward):
+        self.entry, self.cached_forward, self.cached_backward = call, forward, backward
 
     cdef bint understand(
         self, tuple args, dict kwargs, PyObject** out, PyObject** accumulate
@@ -49,7 +41,7 @@ cdef class FastActivation:
         """Find out and accumulate; False: the Python half must look."""
         cdef Py_ssize_t understood = 0
         refuse_current_draft()
-        if not call_cache_enabled or self.cached_call is None:
+        if not call_cache_enabled or self.entry is None:
             return False
         if args:
             if len(args) > 1 or self.parameters or kwargs:
@@ -75,15 +67,15 @@ cdef class FastActivation:
         work.parameters = self.defaults.value
         work.kernels = &table.elementwise.forward[work.which][0]
         work.backward = work.accumulate = False
-        work.casts = self.cached_call.casts and not keep_inputs  # not `forward`
+        work.casts = self.entry.casts and not keep_inputs  # not `forward`
         return quick(&work, 1, &value, None if out is NULL else <object>out, keep_inputs)
 
     def __call__(self, x=MISSING, /, *args, **kwargs):
         if x is MISSING:
-            return enter(self.cached_call, args, kwargs)
+            return enter(self.entry, args, kwargs)
         result = self.quick_forward(x, args, kwargs, False)
         if result is NotImplemented:
-            return enter(self.cached_call, (x,) + args, kwargs)
+            return enter(self.entry, (x,) + args, kwargs)
         return result
 
     def forward(self, x=MISSING, /, *args, **kwargs):
@@ -147,3 +139,13 @@ def backward_of(FastActivation op not None):
     def backward(dy=MISSING, saved=MISSING, /, *args, **kwargs):
         return op.enter_backward(dy, saved, args, kwargs)
     return backward
+
+
+def keep_compiled_call(cls):
+    """Let a call of an op of this class begin in compiled code, as a call of its base does.
+
+    The class has a `__call__` in Python too, which would take its place: torch.compile traces
+    Python and nothing else.
+    """
+    base = FastActivation if issubclass(cls, FastActivation) else CachedOp
+    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call

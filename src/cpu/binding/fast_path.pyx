@@ -232,33 +232,55 @@ cdef int mark_written(TensorType* kind, tuple tensors) except -1:
     return 0
 
 
-cdef bint quick_numpy(object x, Operand* to, int* dtype, bint writes) except -1:
+cdef bint same_device(DLDevice a, DLDevice b) noexcept:
+    return a.device_type == b.device_type and a.device_id == b.device_id
+
+
+cdef inline bint borrow(object x, TensorType* kind, DLTensor* to) except -1:
+    """Describe a tensor, a contiguous one without strides; False: Python finds out why."""
+    cdef int64_t expected = 1
+    cdef bint contiguous = True
+    cdef int i
+    try:
+        kind.api.borrow(<void*>x, to)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:
+        return False
+    if problem_of(to[0]) is not NULL:
+        return False
+    if to.strides is not NULL:
+        for i in range(to.ndim - 1, -1, -1):
+            contiguous &= to.shape[i] == 1 or to.strides[i] == expected
+            expected *= to.shape[i]
+    if contiguous:
+        to.strides = NULL
+    return True
+
+
+cdef inline bint quick_numpy(object x, ArrayArgument* to, bint writes) except -1:
     """Describe a C-contiguous, aligned, native array; False if it is anything else."""
     cdef cnp.ndarray a
     if not PyArray_CheckExact(x):
         return False
     a = x
-    dtype[0] = dtype_of_numpy(a)
-    if dtype[0] < 0 or not (
+    to.dtype = dtype_of_numpy(a)
+    if to.dtype < 0 or not (
         PyArray_IS_C_CONTIGUOUS(a) and PyArray_ISALIGNED(a) and PyArray_ISNOTSWAPPED(a)
     ):
         return False
     if writes and not cnp.PyArray_ISWRITEABLE(a):
         return False
-    to.data = <char*>cnp.PyArray_DATA(a)
-    to.ndim = cnp.PyArray_NDIM(a)
+    to.data, to.ndim = <char*>cnp.PyArray_DATA(a), cnp.PyArray_NDIM(a)
     to.shape = <const int64_t*>cnp.PyArray_DIMS(a)
     to.strides = NULL
+    to.device_type, to.device = kDLCPU, 0
     return True
 
 
-cdef bint quick_tensor(
-    object x, TensorType* kind, Operand* to, int* dtype, DLDevice* device
-) except -1:
+cdef bint quick_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
     """Describe a contiguous tensor that may be used as it is; False if it is anything else."""
     cdef DLTensor tensor
-    cdef int64_t expected = 1
-    cdef int i
     cdef TensorType* own
     if Py_TYPE(x) is not kind.type:
         own = tensor_type_known(Py_TYPE(x))
@@ -266,37 +288,36 @@ cdef bint quick_tensor(
             return False
     if records_gradient(x, kind) or is_negated(x, kind):
         return False
-    try:
-        kind.api.borrow(<void*>x, &tensor)
-    except (MemoryError, RecursionError):
-        raise
-    except Exception:
-        return False  # the Python layer finds out why
-    dtype[0] = dtype_of_dlpack(tensor.dtype)
-    device[0] = tensor.device
-    if not 0 <= dtype[0] < kDTypes or problem_of(tensor) is not NULL:
+    if not borrow(x, kind, &tensor) or tensor.strides is not NULL:
         return False
-    if tensor.strides is not NULL:
-        for i in range(tensor.ndim - 1, -1, -1):
-            if tensor.shape[i] != 1 and tensor.strides[i] != expected:
-                return False
-            expected *= tensor.shape[i]
-    fill_operand(to, &tensor, item_size(dtype[0]))
+    to.dtype = dtype_of_dlpack(tensor.dtype)
+    if not 0 <= to.dtype < kDTypes:
+        return False
+    to.data, to.ndim = <char*>tensor.data + tensor.byte_offset, tensor.ndim
+    to.shape = tensor.shape
     to.strides = NULL
-    if expected != 0 and <intptr_t>to.data % item_size(dtype[0]):
-        return False
-    return True
+    to.device_type, to.device = tensor.device.device_type, tensor.device.device_id
+    return not <intptr_t>to.data % item_size(to.dtype) or count_of(to.ndim, to.shape) == 0
 
 
-cdef bint quick_match(const Operand* a, const Operand* b, int64_t bytes, bint overlap) noexcept:
-    """Same shape, and memory that is equal or disjoint (asked for by `overlap`)."""
+cdef inline bint quick_match(const ArrayArgument* a, const ArrayArgument* b) noexcept:
+    """One dtype, device and shape."""
     cdef int i
+    if a.dtype != b.dtype or a.device_type != b.device_type or a.device != b.device:
+        return False
     if a.ndim != b.ndim:
         return False
     for i in range(a.ndim):
         if a.shape[i] != b.shape[i]:
             return False
-    return not overlap or a.data == b.data or a.data + bytes <= b.data or b.data + bytes <= a.data
+    return True
+
+
+cdef inline bint quick_apart(
+    const ArrayArgument* a, const ArrayArgument* b, int64_t bytes
+) noexcept:
+    """The memory is equal or disjoint."""
+    return not bytes or a.data == b.data or a.data + bytes <= b.data or b.data + bytes <= a.data
 
 
 cdef object quick(
@@ -306,11 +327,8 @@ cdef object quick(
 
     keep_inputs: an output that is an input would destroy what the caller saves for backward.
     """
-    cdef Operand[3] arrays
-    cdef int[3] dtypes
-    cdef DLDevice[3] devices
+    cdef ArrayArgument[3] arrays
     cdef int k
-    cdef bint fresh
     cdef int64_t size, bytes
     cdef object first = <object>values[0]
     cdef TensorType* kind = NULL
@@ -323,73 +341,62 @@ cdef object quick(
     for k in range(inputs):
         x = <object>values[k]
         if not (
-            quick_numpy(x, &arrays[k], &dtypes[k], False) if kind is NULL
-            else quick_tensor(x, kind, &arrays[k], &dtypes[k], &devices[k])
-        ):
+            quick_numpy(x, &arrays[k], False) if kind is NULL
+            else quick_tensor(x, kind, &arrays[k])
+        ) or (k and not quick_match(&arrays[0], &arrays[k])):
             return NotImplemented
-    if kind is not NULL and devices[0].device_type != kDLCPU:
-        fit = fit_device_of(devices[0])
+    if arrays[0].device_type != kDLCPU:
+        fit = fit_device_of(DLDevice(arrays[0].device_type, arrays[0].device))
         if fit is not NULL:
             remote = fit.activation[work.backward]
         if remote is NULL:
             return NotImplemented
-    size = operand_size(&arrays[0])
-    bytes = size * item_size(dtypes[0])
-    if inputs == 2 and (
-        dtypes[1] != dtypes[0] or not quick_match(&arrays[0], &arrays[1], 0, False)
-        or (kind is not NULL and not same_device(devices[0], devices[1]))
-    ):
-        return NotImplemented
-    arrays[inputs] = arrays[0]
-    fresh = out is None
-    if not fresh:
+    size = count_of(arrays[0].ndim, arrays[0].shape)
+    bytes = size * item_size(arrays[0].dtype)
+    if out is not None:
         if not (
-            quick_numpy(out, &arrays[inputs], &dtypes[2], True) if kind is NULL
-            else quick_tensor(out, kind, &arrays[inputs], &dtypes[2], &devices[2])
-        ):
-            return NotImplemented
-        if dtypes[2] != dtypes[0] or (
-            kind is not NULL and not same_device(devices[0], devices[2])
-        ):
+            quick_numpy(out, &arrays[inputs], True) if kind is NULL
+            else quick_tensor(out, kind, &arrays[inputs])
+        ) or not quick_match(&arrays[0], &arrays[inputs]):
             return NotImplemented
         for k in range(inputs):
-            if not quick_match(&arrays[k], &arrays[inputs], bytes, size != 0):
+            if not quick_apart(&arrays[k], &arrays[inputs], bytes):
                 return NotImplemented
         if keep_inputs and arrays[0].data == arrays[inputs].data:
             return NotImplemented
     elif work.accumulate:
         return NotImplemented
+    else:
+        arrays[inputs] = arrays[0]
     if kind is not NULL:
-        return quick_on_tensors(
-            work, kind, remote, devices[0], inputs + 1, arrays, dtypes[0], size, out
-        )
+        return quick_on_tensors(work, kind, remote, inputs + 1, arrays, size, out)
+    fresh = out is None
     if fresh:
         out = PyArray_NewLikeArray(first, cnp.NPY_CORDER, NULL, 0)
         arrays[inputs].data = <char*>cnp.PyArray_DATA(out)
-    run_quick(work, dtypes[0], inputs + 1, arrays, size)
+    run_quick(work, inputs + 1, arrays, size)
     return out[()] if fresh and arrays[0].ndim == 0 else out
 
 
-cdef bint same_device(DLDevice a, DLDevice b) noexcept:
-    return a.device_type == b.device_type and a.device_id == b.device_id
-
-
 cdef object quick_on_tensors(
-    const Work* work, TensorType* kind, const DeviceCall* remote, DLDevice device, int operands,
-    Operand* arrays, int dtype, int64_t size, object out
+    const Work* work, TensorType* kind, const DeviceCall* remote, int operands,
+    ArrayArgument* arrays, int64_t size, object out
 ):
     """The rest of `quick` for tensors that passed it, on the CPU (remote: NULL) or a device."""
     cdef DLManagedTensorVersioned* made = NULL
+    cdef DLDevice device = DLDevice(arrays[0].device_type, arrays[0].device)
     cdef void* stream = NULL
     if out is None:
-        made = new_tensor(kind.api, device, dtype, arrays[0].ndim, arrays[0].shape)
+        made = new_tensor(
+            kind.api, device, arrays[0].dtype, arrays[0].ndim, arrays[0].shape, NULL
+        )
         arrays[operands - 1].data = <char*>made.dl_tensor.data + made.dl_tensor.byte_offset
     try:
         if remote is NULL:
-            run_quick(work, dtype, operands, arrays, size)
+            run_quick(work, operands, arrays, size)
         elif size > 0:
             kind.api.current_stream(device.device_type, device.device_id, &stream)
-            run_remote(work, remote, device.device_id, stream, operands, arrays, dtype)
+            run_remote(work, remote, stream, operands, arrays)
     except BaseException:
         if made is not NULL:
             made.deleter(made)
@@ -401,45 +408,30 @@ cdef object quick_on_tensors(
 
 
 cdef int run_remote(
-    const Work* work, const DeviceCall* remote, int device, void* stream, int operands,
-    const Operand* arrays, int dtype
+    const Work* work, const DeviceCall* remote, void* stream, int operands,
+    const ArrayArgument* arrays
 ) except -1:
     """Run what a call by name would run, without its checks, which these arrays have passed."""
     cdef ActivationCall call
-    cdef int k
     memset(&call, 0, sizeof(call))
-    for k in range(operands):
-        (<Operand*>&call.data[k])[0] = arrays[k]
-        call.data[k].dtype = dtype
+    memcpy(call.data, arrays, operands * sizeof(ArrayArgument))
     call.which, call.accumulate = work.which, work.accumulate
     memcpy(&call.parameters, work.parameters, sizeof(call.parameters))
-    remote.run(&call, dtype, device, NULL, 0, stream)
+    remote.run(&call, arrays[0].dtype, arrays[0].device, NULL, 0, stream)
     return 0
 
 
-cdef void run(
-    ElementwiseKernel kernel, const double* parameters, int dtype, bint reads_output, int operands,
-    const Operand* arrays, int64_t size
+cdef inline void run_quick(
+    const Work* work, int operands, const ArrayArgument* arrays, int64_t size
 ) noexcept:
-    """Run a kernel, or copy (null), over arrays of one shape, which have been checked."""
-    cdef TensorIterator iterator
-    if size == 0:
-        return
-    prepare(&iterator, kernel, parameters, dtype, reads_output, operands, arrays)
-    with nogil:
-        run_partitions(resolve_threads(iterator.size), run_partition, &iterator)
-
-
-cdef void run_quick(
-    const Work* work, int dtype, int operands, const Operand* arrays, int64_t size
-) noexcept:
-    """`run` without an iterator, whose preparation would take most of a small array's time."""
+    """Run the kernel; without an iterator, whose preparation takes most of a small array's time."""
     cdef char* pointers[3]
     cdef int k
     cdef int width = 2 if work.backward else 1
-    cdef ElementwiseKernel kernel = work.kernels[dtype * width + work.accumulate]
+    cdef ElementwiseKernel kernel = work.kernels[arrays[0].dtype * width + work.accumulate]
     if size > kBlock:
-        run(kernel, work.parameters, dtype, work.accumulate, operands, arrays, size)
+        with nogil:
+            run_elementwise(kernel, work.parameters, work.accumulate, operands, arrays)
         return
     for k in range(operands):
         pointers[k] = arrays[k].data

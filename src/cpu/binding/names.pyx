@@ -1,4 +1,4 @@
-# The names of what native functions take by number, and what the Python layer asks of their plans.
+# Texts of C, and the names of what native functions take by number.
 
 cdef extern from "common/bias/channel_functions.h" namespace "fastact" nogil:
     const int kChannelFunctions
@@ -23,6 +23,24 @@ cdef extern from "common/norms/rows.h" namespace "fastact" nogil:
 cdef extern from "common/second/second.h" namespace "fastact" nogil:
     enum: kSecondKinds
     const char* const kSecondKindNames[1]
+
+
+cdef int refuse(str what) except -1:
+    raise ValueError(f"fastact._cpu: {what}")
+
+
+cdef str text(const char* name):
+    """A text of C; None for none."""
+    return None if name is NULL else (<bytes>name).decode()
+
+
+cdef tuple names_of(const char* const* names, int count):
+    cdef list found = []
+    cdef int i
+    for i in range(count):
+        found.append(text(names[i]))
+    return tuple(found)
+
 
 ROW_NORMS = names_of(kRowNormNames, kRowNorms)
 SECOND_KINDS = names_of(kSecondKindNames, kSecondKinds)
@@ -51,7 +69,8 @@ def gates_sums_apart(int kind, View state not None):
 
     On a device they never are.
     """
-    check_index(kind, kGateKinds, "kind")
+    if not 0 <= kind < kGateKinds:
+        refuse(f"kind must be from 0 to {kGateKinds - 1}, got {kind}")
     if state.operand.ndim < 1 or state.device_type != kDLCPU:
         return False
     return are_gate_sums_apart(kind, state.dtype, state.operand)

@@ -10,9 +10,6 @@ cdef enum:
     MAX_FUNCTIONS = 64
     MAX_FIELDS = 64  # bits of NativeCall.fill
 
-cdef const char* CPU_MODULE = "fastact._cpu"
-cdef const char* DEVICE_MODULE = "fastact._cuda"
-
 
 # A native function that its family lists in C++, and its fields by number.
 cdef struct KnownFunction:
@@ -44,23 +41,26 @@ cdef int add_native_functions() except -1:
 add_native_functions()
 
 
-# The values that a field of each kind takes.
-cdef tuple FIELD_VALUES = (
-    "a View of an array, or None", "a tuple of an array's axes",
-    f"a tuple of at most {kMaxParameters} numbers", "a number", "an integer",
-    "an integer of 64 bits", "an integer from 0 to 2**64 - 1",
-    f"a tuple of at most {kMostPlaces} integers", "a bool", "a str, or None",
-)
-
-FIELD_KINDS = (
-    "array", "axes", "parameters", "number", "integer", "int64", "bits", "places", "flag", "text",
-)
-ROLES = ("in", "out", "in_out")
-SHAPE_RULES = (
+# The kinds of fields, in the order of FieldKind, and the values that each takes.
+cdef dict FIELD_VALUES = {
+    "array": "a View of an array, or None",
+    "axes": "a tuple of an array's axes",
+    "parameters": f"a tuple of at most {kMaxParameters} numbers",
+    "number": "a number",
+    "integer": "an integer",
+    "int64": "an integer of 64 bits",
+    "bits": "an integer from 0 to 2**64 - 1",
+    "places": f"a tuple of at most {kMostPlaces} integers",
+    "flag": "a bool",
+    "text": "a str, or None",
+}
+cdef tuple FIELD_KINDS = tuple(FIELD_VALUES)
+cdef tuple ROLES = ("in", "out", "in_out")
+cdef tuple SHAPE_RULES = (
     "any", "like", "beside", "reduced", "kept", "grouped", "along", "channels", "packed",
     "along_packed", "one",
 )
-DTYPE_RULES = (
+cdef tuple DTYPE_RULES = (
     "computed", "any", "double", "same", "compute_type", "wide_enough", "unrounded", "mask",
     "index",
 )
@@ -84,81 +84,86 @@ def native_calls():
 cdef dict table_of_fields(int number):
     cdef const CallTable* table = native_functions[number].table
     cdef Field field
-    cdef int k
+    cdef int k, part
     found = {}
     for k in range(table.count):
         field = table.fields[k]
+        times = None  # the parts of packed arrays, by each value of the field that numbers them
+        if field.times is not NULL:
+            times = []
+            for part in range(<int>found[text(field.axes)]["end"]):
+                times.append(field.times[part])
         found[text(field.name)] = {
             "kind": FIELD_KINDS[<int>field.kind],
             "role": ROLES[<int>field.role],
             "optional": field.is_optional,
             "shape": SHAPE_RULES[<int>field.shape],
-            "shape_of": None if field.shape_of is NULL else text(field.shape_of),
-            "axes": None if field.axes is NULL else text(field.axes),
-            "times": parts_by_number(table, field),
+            "shape_of": text(field.shape_of),
+            "axes": text(field.axes),
+            "times": times,
             "dtype": DTYPE_RULES[<int>field.dtype],
-            "dtype_of": None if field.dtype_of is NULL else text(field.dtype_of),
+            "dtype_of": text(field.dtype_of),
             "end": field.end,
-            "written_if": None if field.written_if is NULL else text(field.written_if),
+            "written_if": text(field.written_if),
         }
     return found
 
 
-cdef tuple parts_by_number(const CallTable* table, const Field& field):
-    """Count the parts of packed arrays by each value of the field that numbers them, or None."""
-    cdef list found = []
-    cdef int number, k = 0
-    if field.times is NULL:
-        return None
-    while strcmp(table.fields[k].name, field.axes):
-        k += 1
-    for number in range(<int>table.fields[k].end):
-        found.append(field.times[number])
-    return tuple(found)
+# Where a call's memory begins; the struct of its arguments follows.
+cdef struct Block:
+    char* workspace
+    int64_t workspace_bytes
 
 
 cdef class NativeCall:
     """A call of a native function: its arrays and numbers, checked.
 
-    `memory` holds the struct. It points into the views, to shapes and strides, and into the texts.
-    A recorded call (call_cache.pyx) keeps it, and writes addresses into it.
+    `block` holds the struct. It points into the views, to shapes and strides, and into the texts. A
+    recorded call (call_cache.pyx) keeps these, and runs copies of the block with other addresses.
     """
 
     cdef const KnownFunction* function
     cdef const DeviceCall* remote  # NULL: it is the CPU's
-    cdef void* memory
+    cdef Block* block
+    cdef int64_t bytes             # of it, with the struct
+    cdef int64_t begin             # of its copies in the memory of a recorded call
     cdef list views                # of each field; None: no array
     cdef list texts
     cdef int dtype, device         # of the first array
     cdef bint is_small             # no array has more than kGrain elements
-    cdef char* workspace
-    cdef int64_t workspace_bytes
 
     def __dealloc__(self):
-        free(self.memory)
+        free(self.block)
 
     cdef int allocate(self, const KnownFunction* function) except -1:
-        self.memory = malloc(function.table.size)
-        if self.memory is NULL:
-            raise MemoryError
         self.function = function
+        self.bytes = sizeof(Block) + (function.table.size + 15) // 16 * 16
+        self.block = <Block*>calloc(1, self.bytes)
+        if self.block is NULL:
+            raise MemoryError
         return 0
 
     cdef NativeCall copy(self):
-        """With the same views, and without a workspace's memory."""
+        """With the same views."""
         cdef NativeCall other = NativeCall.__new__(NativeCall)
         other.allocate(self.function)
-        memcpy(other.memory, self.memory, self.function.table.size)
+        memcpy(other.block, self.block, self.bytes)
         other.remote, other.dtype, other.device = self.remote, self.dtype, self.device
         other.views, other.texts, other.is_small = self.views, self.texts, self.is_small
-        other.workspace_bytes = self.workspace_bytes
         return other
 
+    cdef inline void* arguments(self) noexcept:
+        return self.block + 1
+
     cdef inline void* at(self, int k) noexcept:
-        return self.function.table.fields[k].at(self.memory)
+        return self.function.table.fields[k].at(self.arguments())
 
     cdef ArrayArgument* array(self, int k) noexcept:
         return <ArrayArgument*>self.at(k)
+
+    cdef int64_t address_of(self, int k) noexcept:
+        """Where an array's address stands in the block."""
+        return <char*>&self.array(k).data - <char*>self.block
 
     cdef int fail(self, str what) except -1:
         raise ValueError(f"fastact._cpu: {text(self.function.table.name)}: {what}")
@@ -167,15 +172,14 @@ cdef class NativeCall:
         cdef Field field = self.function.table.fields[k]
         raise error(
             f"fastact._cpu: {text(self.function.table.name)}: {text(field.name)} must be "
-            f"{FIELD_VALUES[<int>field.kind]}, got {repr(value)[:80]}"
+            f"{FIELD_VALUES[FIELD_KINDS[<int>field.kind]]}, got {repr(value)[:80]}"
         )
 
     cdef int fill(self, dict numbers, dict given) except -1:
         cdef const CallTable* table = self.function.table
         cdef uint64_t is_given = 0
         cdef int k
-        memset(self.memory, 0, table.size)
-        self.views, self.texts = [None] * table.count, []
+        self.views, self.texts, self.is_small = [None] * table.count, [], True
         for name, value in given.items():
             number = numbers.get(name)
             if number is None:
@@ -185,10 +189,6 @@ cdef class NativeCall:
             k = number
             self.put(k, value)
             is_given |= <uint64_t>1 << k
-        self.is_small = True
-        for view in self.views:
-            if view is not None:
-                self.is_small &= element_count(view) <= kGrain
         for k in range(table.count):
             if not (
                 is_given >> k & 1 or table.fields[k].is_optional
@@ -212,12 +212,15 @@ cdef class NativeCall:
         cdef void* to = self.at(k)
         if kind == FieldKind.kArray:
             self.convert_view(k, value)
-        elif kind == FieldKind.kAxes:
-            self.convert_axes(<AxisFlags*>to, value)
-        elif kind == FieldKind.kParameters:
-            self.convert_parameters(<ParameterValues*>to, value)
-        elif kind == FieldKind.kPlaces:
-            self.convert_places(<Places*>to, value)
+        elif kind in (FieldKind.kAxes, FieldKind.kParameters, FieldKind.kPlaces):
+            if type(value) is not tuple:
+                raise TypeError
+            if kind == FieldKind.kAxes:
+                convert_axes(<AxisFlags*>to, value)
+            elif kind == FieldKind.kParameters:
+                convert_parameters(<ParameterValues*>to, value)
+            else:
+                convert_places(<Places*>to, value)
         elif kind == FieldKind.kNumber:
             (<double*>to)[0] = value
         elif kind == FieldKind.kInt64:
@@ -241,41 +244,8 @@ cdef class NativeCall:
             raise TypeError
         view = value
         self.views[k] = view
+        self.is_small &= element_count(view) <= kGrain
         set_argument(self.array(k), view)
-        return 0
-
-    cdef int convert_axes(self, AxisFlags* to, value) except -1:
-        cdef int axis
-        if type(value) is not tuple:
-            raise TypeError
-        for given in <tuple>value:
-            axis = PyNumber_Index(given)
-            if not 0 <= axis < kMaxAxes:
-                raise OverflowError
-            to.flags[axis] = True
-        return 0
-
-    cdef int convert_places(self, Places* to, value) except -1:
-        cdef int k
-        if type(value) is not tuple:
-            raise TypeError
-        if len(<tuple>value) > kMostPlaces:
-            raise OverflowError
-        for given in <tuple>value:
-            to.at[to.count] = PyNumber_Index(given)
-            to.count += 1
-        for k in range(to.count, kMostPlaces):
-            to.at[k] = k
-        return 0
-
-    cdef int convert_parameters(self, ParameterValues* to, value) except -1:
-        cdef int i
-        if type(value) is not tuple:
-            raise TypeError
-        if len(<tuple>value) > kMaxParameters:
-            raise OverflowError
-        for i in range(<int>len(<tuple>value)):
-            to.value[i] = (<tuple>value)[i]
         return 0
 
     cdef int find_device(self) except -1:
@@ -299,75 +269,102 @@ cdef class NativeCall:
             self.fail(f"device {first.device} has no such function, or another version of it")
         return 0
 
-    cdef inline const char* module(self) noexcept:
-        return CPU_MODULE if self.remote is NULL else DEVICE_MODULE
+    cdef int check_made(self) except -1:
+        if self.block is NULL:
+            refuse("NativeCall: native_call makes one")
+        return 0
 
     def workspace_size(self):
         """Bytes of scratch memory that `run` needs."""
-        if self.memory is NULL:
-            refuse("NativeCall: native_call makes one")
+        self.check_made()
         if self.remote is not NULL:
-            return self.remote.workspace_size(self.memory, self.dtype, self.device)
+            return self.remote.workspace_size(self.arguments(), self.dtype, self.device)
         if self.function.native.workspace is NULL:
             return 0
-        return self.function.native.workspace(self.memory, table)
+        return self.function.native.workspace(self.arguments(), table)
 
     def run(self, View workspace, intptr_t stream):
         """workspace: SCRATCH, bytes in one piece, or None for none; stream: of a GPU, else 0."""
-        if self.memory is NULL:
-            refuse("NativeCall: native_call makes one")
+        self.check_made()
         self.take_workspace(workspace)
-        self.go(<void*>stream)
+        self.go(self.block, <void*>stream)
 
     cdef int take_workspace(self, View workspace) except -1:
-        if self.remote is NULL:
-            self.workspace = memory_of(workspace, &self.workspace_bytes)
-            return 0
-        self.workspace = NULL
-        self.workspace_bytes = 0
+        self.block.workspace = NULL
+        self.block.workspace_bytes = 0
         if workspace is None:
             return 0
         if (
-            workspace.operand.ndim != 1 or workspace.device_type == kDLCPU
-            or workspace.device_id != self.device or workspace.readonly
+            workspace.operand.ndim != 1 or workspace.readonly or workspace.shape_[0] < 0
+            or (workspace.device_type == kDLCPU) != (self.remote is NULL)
+            or (self.remote is not NULL and workspace.device_id != self.device)
             or (workspace.shape_[0] > 1 and workspace.strides_[0] != workspace.itemsize)
+            or (workspace.operand.data is NULL and workspace.shape_[0] > 0)
+            or (self.remote is NULL and <uintptr_t>workspace.operand.data % sizeof(double))
         ):
             self.fail(
-                "workspace must be bytes in one piece on the arrays' device, writable, got "
-                f"{workspace.dtype_name} of shape {workspace.shape} on device {workspace.device}"
+                "workspace must be bytes in one piece on the arrays' device, writable and aligned "
+                f"to 8 bytes, got {workspace.dtype_name} of shape {workspace.shape} on device "
+                f"{workspace.device}"
             )
-        self.workspace = workspace.operand.data
-        if self.workspace is not NULL:
-            self.workspace_bytes = workspace.shape_[0] * workspace.itemsize
+        self.block.workspace = workspace.operand.data
+        self.block.workspace_bytes = workspace.shape_[0] * workspace.itemsize
         return 0
 
-    cdef int execute(self) except -1:
-        """Run the CPU's function.
+    cdef int go(self, Block* block, void* stream) except -1:
+        """Run the function by a block of this call, or by a copy of it.
 
         Calls that take microseconds keep the interpreter's lock: to let go of it would take as
         long as some of them.
         """
         cdef Execution execution
         cdef int i
-        execution.kernels, execution.workspace = table, self.workspace
-        execution.bytes = self.workspace_bytes
+        if self.remote is not NULL:
+            with nogil:  # a full queue waits
+                self.remote.run(
+                    block + 1, self.dtype, self.device, block.workspace, block.workspace_bytes,
+                    stream,
+                )
+            return 0
+        execution.kernels, execution.workspace = table, block.workspace
+        execution.bytes = block.workspace_bytes
         if self.is_small:
-            self.function.native.run(self.memory, &execution)
+            self.function.native.run(block + 1, &execution)
         else:
             with nogil:
-                self.function.native.run(self.memory, &execution)
+                self.function.native.run(block + 1, &execution)
         for i in range(execution.warning_count):
             warn(text(execution.warnings[i]))
         return 0
 
-    cdef int go(self, void* stream) except -1:
-        if self.remote is NULL:
-            return self.execute()
-        with nogil:  # a full queue waits
-            self.remote.run(
-                self.memory, self.dtype, self.device, self.workspace, self.workspace_bytes, stream
-            )
-        return 0
+
+cdef int convert_axes(AxisFlags* to, tuple axes) except -1:
+    cdef int axis
+    for given in axes:
+        axis = PyNumber_Index(given)
+        if not 0 <= axis < kMaxAxes:
+            raise OverflowError
+        to.flags[axis] = True
+    return 0
+
+
+cdef int convert_parameters(ParameterValues* to, tuple parameters) except -1:
+    cdef int i
+    if len(parameters) > kMaxParameters:
+        raise OverflowError
+    for i in range(<int>len(parameters)):
+        to.value[i] = parameters[i]
+    return 0
+
+
+cdef int convert_places(Places* to, tuple places) except -1:
+    cdef int k
+    if len(places) > kMostPlaces:
+        raise OverflowError
+    to.count = len(places)
+    for k in range(kMostPlaces):
+        to.at[k] = PyNumber_Index(places[k]) if k < to.count else k
+    return 0
 
 
 def warn(str what):
@@ -391,6 +388,7 @@ cdef inline void set_argument(ArrayArgument* to, View view) noexcept:
 def native_call(str name, dict arguments):
     """A call of a native function, of arguments by name: Views, numbers, tuples, or None."""
     cdef NativeCall call = NativeCall.__new__(NativeCall)
+    cdef const char* module
     number = function_numbers.get(name)
     if number is None:
         raise ValueError(
@@ -399,5 +397,6 @@ def native_call(str name, dict arguments):
     call.allocate(&native_functions[<int>number])
     call.fill(field_numbers[number], arguments)
     call.find_device()
-    check_call(call.module(), call.function.table[0], call.function.named, call.memory)
+    module = "fastact._cpu" if call.remote is NULL else "fastact._cuda"
+    check_call(module, call.function.table[0], call.function.named, call.arguments())
     return call

@@ -13,22 +13,38 @@ cdef enum:
 
 
 cdef struct LoopedCalls:
-    const KernelTable* kernels
     int64_t count                           # of parts
     int calls, arrays
     RunPart run[MAX_LOOPED]
-    const void* memory[MAX_LOOPED]
-    int64_t size[MAX_LOOPED]                # of a call's memory
+    int64_t bytes[MAX_LOOPED]               # of a call's block
     int of_call[MAX_LOOPED]                 # whose array it is,
-    int64_t place[MAX_LOOPED]               # and where its address stands in the call
+    int64_t place[MAX_LOOPED]               # and where its address stands in the block
     int64_t step[MAX_LOOPED]                # from part to part, in bytes
     int64_t thread_step[MAX_LOOPED]
 
 
+cdef struct LoopRun:
+    const LoopedCalls* loop
+    const KernelTable* kernels
+    char* block[MAX_LOOPED]                 # of each call
+
+
+cdef void move(
+    const LoopedCalls* loop, char** block, int64_t parts, int64_t threads
+) noexcept nogil:
+    """Move the addresses on by so many parts, and to another thread's memory."""
+    cdef int k
+    for k in range(loop.arrays):
+        (<char**>(block[loop.of_call[k]] + loop.place[k]))[0] += (
+            loop.step[k] * parts + loop.thread_step[k] * threads
+        )
+
+
 cdef void run_looped_partition(
-    const LoopedCalls* loop, int64_t index, int64_t partitions
+    const LoopRun* run, int64_t index, int64_t partitions
 ) noexcept nogil:
     """A thread's share of the parts, by copies of the calls."""
+    cdef const LoopedCalls* loop = run.loop
     cdef double[LOOPED_WORDS] room
     cdef char* own[MAX_LOOPED]
     cdef char* at = <char*>room
@@ -40,17 +56,13 @@ cdef void run_looped_partition(
             (&computes_parts())[0] = True
     for k in range(loop.calls):
         own[k] = at
-        memcpy(at, loop.memory[k], loop.size[k])
-        at += (loop.size[k] + 15) // 16 * 16
-    for k in range(loop.arrays):
-        (<char**>(own[loop.of_call[k]] + loop.place[k]))[0] += (
-            loop.step[k] * first + loop.thread_step[k] * index
-        )
+        memcpy(at, run.block[k], loop.bytes[k])
+        at += loop.bytes[k]
+    move(loop, own, first, index)
     for _part in range(first, end):
         for k in range(loop.calls):
-            loop.run[k](own[k], loop.kernels)
-        for k in range(loop.arrays):
-            (<char**>(own[loop.of_call[k]] + loop.place[k]))[0] += loop.step[k]
+            loop.run[k](own[k] + sizeof(Block), run.kernels)
+        move(loop, own, 1, 0)
     (&computes_parts())[0] = False
 
 
@@ -69,20 +81,18 @@ cdef class NativeLoop:
         cdef int i = 0, k, n = 0
         self.calls, self.is_free = calls, True
         for call in calls:
-            if call is None or call.memory is NULL or i == MAX_LOOPED:
+            if call is None or call.block is NULL or i == MAX_LOOPED:
                 refuse(f"native_loop: native_call makes its calls, at most {MAX_LOOPED}")
-            self.looped.memory[i] = call.memory
-            self.looped.size[i] = call.function.table.size
+            self.looped.bytes[i] = call.bytes
             self.looped.run[i] = call.function.native.run_part
             self.is_free &= call.remote is NULL and call.function.native.run_part is not NULL
-            bytes += (call.function.table.size + 15) // 16 * 16
+            bytes += call.bytes
             for k in range(len(call.views)):
                 if call.views[k] is None:
                     continue
                 if n == MAX_LOOPED:
                     refuse(f"native_loop: calls must have at most {MAX_LOOPED} arrays")
-                self.looped.of_call[n] = i
-                self.looped.place[n] = <char*>&call.array(k).data - <char*>call.memory
+                self.looped.of_call[n], self.looped.place[n] = i, call.address_of(k)
                 n += 1
             i += 1
         self.is_free &= bytes <= <int64_t>sizeof(double) * LOOPED_WORDS
@@ -96,29 +106,27 @@ cdef class NativeLoop:
         other.take(calls)
         return other
 
-    cdef int go(self, void* stream) except -1:
+    cdef int go(self, char* memory, void* stream) except -1:
+        """Run it by the calls' own blocks, or by their copies in a recorded call's memory."""
+        cdef NativeCall call
+        cdef LoopRun run
         cdef int64_t _part
+        cdef int k = 0
+        for call in self.calls:
+            run.block[k] = <char*>call.block if memory is NULL else memory + call.begin
+            k += 1
+        run.loop, run.kernels = &self.looped, table
         if self.is_free:
-            self.looped.kernels = table
             with nogil:
-                run_partitions(
-                    min(self.threads, thread_limit()), run_looped_partition, &self.looped
-                )
+                run_partitions(min(self.threads, thread_limit()), run_looped_partition, &run)
             return 0
         for _part in range(self.looped.count):
-            for call in self.calls:
-                (<NativeCall>call).go(stream)
-            self.move(1)
-        self.move(-self.looped.count)
+            for k in range(self.looped.calls):
+                call = self.calls[k]
+                call.go(<Block*>run.block[k], stream)
+            move(&self.looped, run.block, 1, 0)
+        move(&self.looped, run.block, -self.looped.count, 0)
         return 0
-
-    cdef void move(self, int64_t parts) noexcept:
-        """Move the addresses on by so many parts."""
-        cdef int k
-        for k in range(self.looped.arrays):
-            (<char**>(
-                <char*>self.looped.memory[self.looped.of_call[k]] + self.looped.place[k]
-            ))[0] += self.looped.step[k] * parts
 
     def run(self, intptr_t stream):
         """stream: of a GPU, else 0."""
@@ -127,7 +135,7 @@ cdef class NativeLoop:
             refuse("NativeLoop: native_loop makes one")
         for k in range(len(self.calls)):
             (<NativeCall>self.calls[k]).take_workspace(self.workspaces[k])
-        self.go(<void*>stream)
+        self.go(NULL, <void*>stream)
 
 
 cdef View whole_of(View view):

@@ -15,9 +15,12 @@ from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport (
     int32_t, int64_t, intptr_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 )
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strcmp
 from libcpp cimport bool as cpp_bool
+from libcpp.map cimport map
+from libcpp.string cimport string
+from libcpp.utility cimport pair
 cimport numpy as cnp
 
 import sys

@@ -36,19 +36,18 @@ def after_fork_in_child():
     registering = Lock()
 
 
-def build_info():
-    """Tell what was compiled in: compiler, OpenMP's date (0: none), instruction sets."""
-    return {
-        "compiler": compiler().decode(),
-        "openmp": kOpenMP,
-        "isas": [built_isas().tables[i].isa.decode() for i in range(built_isas().count)],
-    }
-
+# The kernel tables that are built, by the names of their instruction sets, least capable first.
+cdef dict isa_numbers = {built_isas().tables[i].isa.decode(): i for i in range(built_isas().count)}
 
 # The kernel table in use. It changes only by select_isa, which the checks and tests
 # use to compare instruction sets in one process.
 cdef const KernelTable* table = best_supported_isa()
-cdef uint32_t isa_number = 0  # counts the changes
+cdef uint32_t isa_changes = 0
+
+
+def build_info():
+    """Tell what was compiled in: compiler, OpenMP's date (0: none), instruction sets."""
+    return {"compiler": compiler().decode(), "openmp": kOpenMP, "isas": list(isa_numbers)}
 
 
 def isa():
@@ -57,18 +56,13 @@ def isa():
 
 def supported_isas():
     """The instruction sets that are built and that this processor has, least capable first."""
-    names = (built_isas().tables[i].isa for i in range(built_isas().count))
-    return tuple(name.decode() for name in names if cpu_supports(name))
+    return tuple(name for name in isa_numbers if cpu_supports(name.encode()))
 
 
 def select_isa(str name):
     """Use the kernels of one instruction set from now on, in every thread."""
-    global table, isa_number
-    cdef int i
-    wanted = name.encode()
-    for i in range(built_isas().count):
-        if built_isas().tables[i].isa == wanted and cpu_supports(wanted):
-            table = built_isas().tables[i]
-            isa_number += 1
-            return
-    raise ValueError(name)
+    global table, isa_changes
+    if name not in supported_isas():
+        raise ValueError(name)
+    table = built_isas().tables[<int>isa_numbers[name]]
+    isa_changes += 1

@@ -236,46 +236,8 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
     const int kPairs
     const char* const kPairNames[1]
 
-    ctypedef struct ReduceKernels:
-        void (*blocks)(
-            const char*, const int64_t*, int64_t, int64_t, int64_t, double*, int64_t
-        ) noexcept
-
-    ctypedef struct Accumulator:
-        ReduceKernels kernels[4]
-
-    ctypedef struct ReduceTable:
-        Accumulator accumulators[1]
-        const WeightingKernels* weighting
-
-cdef extern from "cpu/reductions/weighted_kernels.h" namespace "fastact" nogil:
-    const int kWeightedGradients
-    ctypedef void (*WeightedGradientKernel)(
-        const double*, const double*, const double*, const double*, const double*, const double*,
-        double*, int64_t
-    ) noexcept
-
-    ctypedef struct WeightingKernels:
-        void (*mask)(double*, const double*, int64_t) noexcept
-        void (*choose)(double*, double*, cpp_bool, int64_t) noexcept
-        WeightedGradientKernel gradient[6][2]
-
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)
-
-cdef extern from "cpu/testing/compare_kernels.h" namespace "fastact" nogil:
-    const int kErrorEdges
-
-    ctypedef struct Comparison:
-        double absolute, ulp, counted
-        int64_t ulp_at, counted_at
-        int64_t above[1]
-        bint is_finite
-
-    ctypedef struct CompareKernels:
-        void (*compare)(
-            const float*, const double*, int64_t, double, const double*, Comparison*
-        ) noexcept nogil
 
 cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
@@ -290,18 +252,11 @@ cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
 
     ctypedef struct ElementwiseTable:
         ElementwiseKernel forward[1][4]
-        ElementwiseKernel backward[1][4][2]
         ElementwiseKernel backward_by_saved[1][4][2]
-        ElementwiseKernel second[1][4][2]
-        ElementwiseKernel added[4]
-        ElementwiseKernel term_backward[1][4][2]
-        ElementwiseKernel moments_backward[4][2]
-        ElementwiseKernel slope_backward[4][2]
-        ElementwiseKernel deviation_backward[4][2]
         ElementwiseKernel elementary[1][2]
 
 cdef extern from "common/activations/call.h" namespace "fastact" nogil:
-    const CallTable kActivationForward, kActivationBackward, kActivationSecond
+    const CallTable kActivationForward, kActivationBackward
 
     ctypedef struct ActivationCall:
         ArrayArgument[4] data
@@ -309,28 +264,10 @@ cdef extern from "common/activations/call.h" namespace "fastact" nogil:
         ParameterValues parameters
         cpp_bool accumulate
 
-cdef extern from "cpu/gates/kernels.h" namespace "fastact" nogil:
-    ctypedef void (*GateKernel)() noexcept
-
-    ctypedef struct GateTable:
-        GateKernel forward[1][4][2][2]
-        GateKernel backward[1][4]
-        GateKernel recompute[1][4][2]
-
-cdef extern from "cpu/rotary/kernels.h" namespace "fastact" nogil:
-    ctypedef void (*TurnPairs)(const void*) noexcept
-
-    ctypedef struct RotaryKernels:
-        TurnPairs[4][2][2] turn
-
 cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     ctypedef struct KernelTable:
         const char* isa
         const ElementwiseTable* elementwise
-        const ReduceTable* reduce
-        const GateTable* gate
-        const RotaryKernels* rotary
-        const CompareKernels* compare
 
     ctypedef struct IsaList:
         int count
@@ -339,11 +276,6 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
     const IsaList& built_isas() noexcept
     bint cpu_supports(const char*) noexcept
 
-    ctypedef struct CpuFeatures:
-        uint32_t leaf1_ecx, leaf7_ebx, extended_ecx
-        uint64_t xcr0
-
-    int x86_level(const CpuFeatures&) noexcept
     const KernelTable* best_supported_isa() noexcept
 
 ctypedef void (*RunPart)(const void*, const KernelTable*) noexcept nogil
@@ -369,9 +301,6 @@ cdef extern from "cpu/core/native_function.h" namespace "fastact" nogil:
 
     const NativeFunctions& list_native_functions "fastact::native_functions" () noexcept
 
-cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
-    void store_as(int dtype, char* at, double value) noexcept
-
 cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
     const int64_t kBigMemory
     const int64_t kBlock
@@ -379,18 +308,7 @@ cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
     const int64_t kGrain
 
 cdef extern from "cpu/core/tensor_iterator.h" namespace "fastact" nogil:
-    ctypedef struct TensorIterator:
-        int64_t size
-        int64_t* items
-
     cpp_bool& computes_parts() noexcept
-    void prepare(
-        TensorIterator*, ElementwiseKernel, const double*, int, bint, int, const Operand*
+    void run_elementwise(
+        ElementwiseKernel, const double*, bint reads_output, int, const ArrayArgument*
     ) noexcept
-    void run_partition(const TensorIterator*, int64_t, int64_t) noexcept
-
-# Sums, which the plans of several families hold.
-cdef extern from "cpu/reductions/reduce.h" namespace "fastact" nogil:
-    ctypedef struct Reducer:
-        int64_t tile
-        int64_t tasks

@@ -7,11 +7,6 @@
 
 #include "cpu/core/kernel_table.h"
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define FASTACT_X86 1
-#include <cpuid.h>
-#endif
-
 namespace fastact {
 
 #define FASTACT_ISA_ENTRY(name)   \
@@ -33,56 +28,21 @@ const IsaList& built_isas() {
   return list;
 }
 
-namespace {
-
-constexpr uint32_t bit(int n) { return uint32_t{1} << n; }
-
-// The x86-64 psABI's list of each level, in the registers of CPUID.
-//                    SSE3     SSSE3    CMPXCHG16B SSE4.1    SSE4.2    POPCNT
-constexpr uint32_t kV2 = bit(0) | bit(9) | bit(13) | bit(19) | bit(20) | bit(23);
-constexpr uint32_t kV2Extended = bit(0);  // LAHF and SAHF
-//                       FMA       MOVBE     OSXSAVE   AVX       F16C
-constexpr uint32_t kV3 = bit(12) | bit(22) | bit(27) | bit(28) | bit(29);
-constexpr uint32_t kV3Seven = bit(3) | bit(5) | bit(8);  // BMI1, AVX2, BMI2
-constexpr uint32_t kV3Extended = bit(5);                 // LZCNT
-//                            F         DQ        CD        BW        VL
-constexpr uint32_t kV4Seven = bit(16) | bit(17) | bit(28) | bit(30) | bit(31);
-// The registers that the operating system saves: SSE's and AVX's; AVX-512's and its masks.
-constexpr uint64_t kV3State = 0x6, kV4State = 0xe6;
-
-#ifdef FASTACT_X86
-CpuFeatures this_cpu() {
-  CpuFeatures found{};
-  unsigned a, b, c, d;
-  if (__get_cpuid(1, &a, &b, &c, &d)) found.leaf1_ecx = c;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) found.leaf7_ebx = b;
-  if (__get_cpuid(0x80000001, &a, &b, &c, &d)) found.extended_ecx = c;
-  if (found.leaf1_ecx & bit(27)) {  // else the instruction does not exist
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    found.xcr0 = uint64_t{high} << 32 | low;
-  }
-  return found;
-}
-#endif
-
-}  // namespace
-
-int x86_level(const CpuFeatures& cpu) {
-  const auto all = [](auto have, auto wanted) { return (have & wanted) == wanted; };
-  if (!all(cpu.leaf1_ecx, kV2) || !all(cpu.extended_ecx, kV2Extended)) return 1;
-  if (!all(cpu.leaf1_ecx, kV3) || !all(cpu.leaf7_ebx, kV3Seven) ||
-      !all(cpu.extended_ecx, kV3Extended) || !all(cpu.xcr0, kV3State))
-    return 2;
-  return all(cpu.leaf7_ebx, kV4Seven) && all(cpu.xcr0, kV4State) ? 4 : 3;
-}
-
+// The compiler's runtime asks the processor, and the operating system whether it saves the
+// registers. Compilers do not know all names of the psABI's list of a level: these stand for the
+// others, which every processor with them has too (v3: F16C, LZCNT, MOVBE).
 bool cpu_supports(const char* isa) {
-#ifdef FASTACT_X86
-  static const int level = x86_level(this_cpu());
-  if (!strcmp(isa, "v2")) return level >= 2;
-  if (!strcmp(isa, "v3")) return level >= 3;
-  if (!strcmp(isa, "v4")) return level >= 4;
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+  __builtin_cpu_init();
+  const bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+  const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                  __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
+  if (!strcmp(isa, "v2")) return v2;
+  if (!strcmp(isa, "v3")) return v3;
+  if (!strcmp(isa, "v4")) return v4;
 #endif
   return !strcmp(isa, "baseline");
 }

@@ -21,13 +21,12 @@ namespace fastact {
 using ElementwiseKernel = void (*)(char* const* operands, int64_t n, const double* parameters,
                                    int64_t ahead);
 
-// The tables of all families, and of none. quantize: codes of what ops compute. compare: for the
-// accuracy check alone.
+// The tables of all families, and of none. quantize: codes of what ops compute.
 #define FASTACT_KERNELS(family, kernels) kernels
 #define FASTACT_KERNEL_TABLES(X)              \
   FASTACT_FAMILIES(FASTACT_KERNELS, X)        \
   X(convert, ConvertKernels, convert_kernels) \
-  X(compare, CompareKernels, compare_kernels) X(quantize, QuantizeKernels, quantize_kernels)
+  X(quantize, QuantizeKernels, quantize_kernels)
 
 #define FASTACT_DECLARE(member, Table, object) struct Table;
 #define FASTACT_MEMBER(member, Table, object) const Table* member;
@@ -48,15 +47,6 @@ struct IsaList {
 };
 const IsaList& built_isas();
 bool cpu_supports(const char* isa);
-
-// The answers of CPUID and XGETBV for an x86-64 processor and its operating system.
-struct CpuFeatures {
-  uint32_t leaf1_ecx, leaf7_ebx, extended_ecx;
-  uint64_t xcr0;
-};
-// The micro-architecture level of the psABI that all of it allows, from 1 to 4.
-int x86_level(const CpuFeatures& cpu);
-
 const KernelTable* best_supported_isa();
 
 }  // namespace fastact

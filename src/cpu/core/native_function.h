@@ -40,35 +40,23 @@ struct NativeFunction {
   void (*run_part)(const void* call, const KernelTable* kernels);
 };
 
-namespace native {
-
-template <class Function>
-struct CallOf;
 template <class Call, class... Rest>
-struct CallOf<void (*)(const Call&, Rest...)> {
-  using Type = Call;
-  static constexpr bool kFails = true;
-};
-template <class Call, class... Rest>
-struct CallOf<void (*)(const Call&, Rest...) noexcept> {
-  using Type = Call;
-  static constexpr bool kFails = false;
-};
+Call call_of(void (*)(const Call&, Rest...));
 
-template <auto run, auto workspace>
-NativeFunction function(const CallTable& table) {
-  using Of = CallOf<decltype(run)>;
-  using Call = typename Of::Type;
+// A function run(call, execution) with scratch of workspace(call, kernels) bytes; or a function
+// run(call, kernels) noexcept, which any thread may run for parts of arrays.
+template <auto run, auto workspace = nullptr>
+NativeFunction native_function(const CallTable& table) {
+  using Call = decltype(call_of(run));
   NativeFunction made{&table, nullptr, nullptr, nullptr};
   if constexpr (!std::is_null_pointer_v<decltype(workspace)>)
     made.workspace = [](const void* call, const KernelTable* kernels) {
       return int64_t{workspace(*static_cast<const Call*>(call), kernels)};
     };
-  if constexpr (std::is_invocable_v<decltype(run), const Call&, const KernelTable*>) {
+  if constexpr (std::is_nothrow_invocable_v<decltype(run), const Call&, const KernelTable*>) {
     made.run = [](const void* call, Execution* execution) {
       run(*static_cast<const Call*>(call), execution->kernels);
     };
-    static_assert(!Of::kFails, "it has no execution to fail in");
     made.run_part = [](const void* call, const KernelTable* kernels) {
       run(*static_cast<const Call*>(call), kernels);
     };
@@ -78,15 +66,6 @@ NativeFunction function(const CallTable& table) {
     };
   }
   return made;
-}
-
-}  // namespace native
-
-// A function run(call, execution) with scratch of workspace(call, kernels) bytes; or a function
-// run(call, kernels) noexcept, which any thread may run for parts of arrays.
-template <auto run, auto workspace = nullptr>
-NativeFunction native_function(const CallTable& table) {
-  return native::function<run, workspace>(table);
 }
 
 // The functions of all families, in the order of their families.

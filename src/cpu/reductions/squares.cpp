@@ -29,7 +29,7 @@ struct Squares : BlockSource {
         from = wide;
       }
       char* to = reader.direct(SquareGrad::kGrad);
-      s.kernels->twice[s.compute_item == sizeof(double)](from, to ? to : grad, n);
+      s.kernels->plus[s.compute_item == sizeof(double)](from, from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
     if (terms < kReduceBlock) {

@@ -77,14 +77,6 @@ void plus(const char* from, const char* other, char* to, int64_t n) {
 }
 
 template <class T>
-void twice(const char* from, char* to, int64_t n) {
-  const T* x = reinterpret_cast<const T*>(from);
-  T* y = reinterpret_cast<T*>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + x[i];
-}
-
-template <class T>
 void fill(const char* from, char* to, int64_t n) {
   const T x = *reinterpret_cast<const T*>(from);
   T* y = reinterpret_cast<T*>(to);
@@ -104,7 +96,6 @@ const ConvertKernels convert_kernels = {
     round_all,
     {add<float>, add<double>},
     {plus<float>, plus<double>},
-    {twice<float>, twice<double>},
     {fill<float>, fill<double>},
     store_nontemporal,
 };

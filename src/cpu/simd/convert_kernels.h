@@ -31,11 +31,8 @@ struct ConvertKernels {
   // or neither.
   void (*add[2])(const char* x, const char* bias, const char* residual, char* z, int64_t n);
 
-  // y OUT (n) = x IN (n) + other IN (n), of float or of double; y is x, other or neither.
+  // y OUT (n) = x IN (n) + other IN (n), of float or of double; any of them may be one array.
   void (*plus[2])(const char* x, const char* other, char* y, int64_t n);
-
-  // y OUT (n) = 2 x IN (n), of float or of double.
-  void (*twice[2])(const char* x, char* y, int64_t n);
 
   // y OUT (n) = the one number at x IN, of float or of double.
   void (*fill[2])(const char* x, char* y, int64_t n);

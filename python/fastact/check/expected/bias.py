@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ... import _cpu
 from ...measure.cases import DOUBLE, Case, adds_bias
 from ...ops.bounds import computed_in
 from ...ops.engine.fused import IDENTITY
@@ -40,9 +39,8 @@ def expected_dx(
     op, z = ops[name], sums(x, bias, axis, residual)
     if "x" in op.saves:
         return np.asarray(op.backward(dy, z))
-    dx: NDArray[Any] = np.empty_like(z)  # its own backward is of y
-    _cpu.gradient_by_input(op._which, *map(_cpu.View.from_numpy, (dy, np.asarray(z), dx)))
-    return dx
+    # The activation's own backward is of y; a gate's is of x, and its other factor is 1 here.
+    return np.asarray(ops["gated"].backward(dy, z, np.ones_like(z), activation=name)[0])
 
 
 def expected(case: Case) -> dict[str, Expected]:
