@@ -58,7 +58,7 @@ class Kind:
     """A kind of op, and how it is called."""
 
     ways: Callable[[Any], Ways]  # to call an op
-    shapes: Callable[[Any], Sequence[Shape]]  # of the data of an op
+    shapes: Callable[[Any], Sequence[Shape]]  # the shapes of an op's data
     #: What the first array is drawn by, where its dtype has all of that, and what the first
     #: gradient is; others are `mixed`.
     data: Sequence[tuple[Draw, Draw]] = ((mixed, mixed),)

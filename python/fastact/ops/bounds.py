@@ -128,8 +128,8 @@ class Bounds(NamedTuple):
     derivative_abs: float
     narrow_ulp: float = 0.51
     second: float = 8  # units of u, times the largest magnitude of f'', that f'' may be off by
-    forward_abs: float = 0  # as derivative_abs, of an op with a root that is not at 0
-    other: Other | None = None  # what `of_other` adds
+    forward_abs: float = 0  # for values, of an op with a root that is not at 0
+    other: Other | None = None  # the error that `of_other` adds
 
     def of_other(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
         """Add the error that parameters other than the default have for a value or derivative."""

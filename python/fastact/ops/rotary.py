@@ -35,8 +35,8 @@ _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 class Pairs(NamedTuple):
     """The places of the pairs of an array."""
 
-    axis: int  # as a number from 0 on
-    length: int  # of pairs along it
+    axis: int  # a number from 0 on
+    length: int  # the number of pairs along it
     each: tuple[int, ...]  # the shape of a, and of b
     rows: tuple[int, ...]  # all axes but that one, to which positions broadcast
     pairs: tuple[int, ...]  # to which cos and sin broadcast: `each`, or the shape of the table
