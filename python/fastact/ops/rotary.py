@@ -502,7 +502,7 @@ def rotary(
 
 
 def _of_two(op: Rotary[P, R]) -> Rotary[..., Any]:
-    """The same of two arrays."""
+    """Declare the op of two arrays that share angles."""
 
     def function(*args: Any) -> Any:
         raise NotImplementedError  # it declares alone

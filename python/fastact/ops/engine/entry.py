@@ -104,7 +104,7 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLAIN = Arg(validate.DATA)
 
 
-#: What each native function takes (src/common/<family>/call.h), asked at the first call.
+#: The arguments of each native function (src/common/<family>/call.h), asked at the first call.
 _tables = cache(_cpu.native_calls)
 
 
@@ -134,7 +134,7 @@ class Entry:
     data: set[str]  # arrays of the data's dtype
     free: set[str]  # arrays that an output may be
     of_forward: tuple[str, ...]  # arrays that may be numbers of NumPy's
-    #: Of each array the rule of its dtype, the names of the shapes that it may have, in front the
+    #: For each array the rule of its dtype, the names of the shapes that it may have, in front the
     #: one that messages tell (None: any), and whether it repeats over that.
     rules: dict[str, tuple[str, tuple[str, ...] | None, bool]]
     roles: dict[str, Role]
