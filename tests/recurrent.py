@@ -1,6 +1,7 @@
 """The recurrent gates on any backend: ops that take and give NumPy arrays wherever they run."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 from devices import FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
-from fastact.check.expected import gates
 
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
 each_op = pytest.mark.parametrize("op", GATES, ids=lambda op: op.name)
@@ -73,8 +73,26 @@ def on(op: Any, framework: Framework) -> Any:
     return op if framework.exact else On(op, framework)
 
 
-class Step(gates.Step):
-    """The arrays of a call, which is run by them."""
+@dataclass
+class Step:
+    """The arrays of a call in one dtype, packed in `order`, which is run by them."""
+
+    op: Any
+    gates: np.ndarray
+    state: np.ndarray
+    dh: np.ndarray
+    recurrent: np.ndarray | None = None
+    bias: np.ndarray | None = None
+    recurrent_bias: np.ndarray | None = None
+    dc: np.ndarray | None = None
+    order: str = ""
+    recompute: bool = False
+
+    @property
+    def letters(self) -> str:
+        """The gates in the order in which they are packed."""
+        letters: str = self.op.letters
+        return self.order.replace("c", "g") or letters
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:

@@ -50,7 +50,7 @@ class Settings:
     sizes: tuple[int, ...]  # elements of the data, about
     dtypes: tuple[np.dtype[Any], ...]
     directions: tuple[str, ...]
-    peers: tuple[str, ...]  # those that are not installed are named and left out
+    peers: tuple[str, ...]  # libraries; one that is not installed is named and left out
     threads: tuple[int, ...]  # for everybody, one number after the other
     seconds: float = 1.0  # to spend on a row, about
 

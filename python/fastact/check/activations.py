@@ -192,7 +192,7 @@ class Curve:
 
     name: str
     direction: str
-    edges: Float64s  # of the intervals of x
+    edges: Float64s  # the ends of the intervals of x
     #: By whom: the worst one in each interval, but for those that the absolute bound covers.
     errors: dict[str, list[float]]
     bound: float  # in ULP

@@ -58,9 +58,9 @@ class Kind:
     """A kind of op, and how it is called."""
 
     ways: Callable[[Any], Ways]  # to call an op
-    shapes: Callable[[Any], Sequence[Shape]]  # of the data of an op
-    #: What the first array is drawn by, where its dtype has all of that, and what the first
-    #: gradient is; others are `mixed`.
+    shapes: Callable[[Any], Sequence[Shape]]  # the shapes of an op's data
+    #: Draws for the first array, where its dtype has all of that, and for the first gradient;
+    #: others are `mixed`.
     data: Sequence[tuple[Draw, Draw]] = ((mixed, mixed),)
     #: Arrays that may be left out and are not.
     optional: Callable[[Any], Sequence[Sequence[str]]] = lambda op: [op.differentiated]

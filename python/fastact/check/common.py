@@ -22,7 +22,7 @@ class Options:
 
     isas: tuple[str, ...]  # instruction sets of ours to run
     exhaustive: bool = False  # all 2**32 float32 inputs, no dense sample; for sums, longer ones
-    stride: int = 1  # of the inputs, or of the cases, chosen above, only each `stride`-th one
+    stride: int = 1  # only each `stride`-th one of these inputs, or cases
     float64_points: int = 2000  # inputs compared with arbitrary precision
     peers: tuple[str, ...] = ()  # measure these on the same inputs too
 
@@ -51,9 +51,9 @@ class Check:
     #: Checks an op: adds rows to the report, and says what is no row. It may select any
     #: instruction set.
     run: Callable[[Any, Options, Report], None]
-    header: list[str]  # of the table of its rows
+    header: list[str]  # the names of its table's columns
     left: int  # so many columns on the left hold names
-    legend: str  # what the columns mean
+    legend: str  # the meaning of the columns
     of: type | tuple[type, ...]  # the classes of the bounds that ops of this kind state
     #: Markdown that says the gist of many rows.
     summary: Callable[[list[list[str]]], str] | None = None

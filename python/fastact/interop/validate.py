@@ -208,8 +208,8 @@ class Role(NamedTuple):
     also: Sequence[str] = ()
     repeats: bool = False  # it broadcasts to the data's shape, or to what it is of
     number: bool = False  # a number stands for one that repeats
-    #: What it has to be beside the data's, by a rule of native calls; "told": what the option
-    #: `dtype` says, or else the same.
+    #: The rule of native calls for it beside the data's; "told": the one that the option `dtype`
+    #: says, or else the same.
     dtype: str = "same"
     array: bool = False  # no number stands for it
 

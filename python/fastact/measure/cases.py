@@ -31,8 +31,8 @@ class Case:
 
     op: Any
     entry: str
-    shape: Shape  # of its data
-    dtype: np.dtype[Any]  # of its data, of which integers have become numbers
+    shape: Shape  # the data's
+    dtype: np.dtype[Any]  # the data's, of which integers have become numbers
     given: Mapping[str, Any]  # arrays of NumPy and options, where they are not as by default
     on_gpu: bool = False
 

@@ -1,10 +1,10 @@
-"""Stated accuracy: the constants, and the absolute errors that they allow.
+"""Stated accuracy: the constants, and the formulas that they stand in.
 
 What an op says of its accuracy is a bounds object, `op.bounds`. Its documentation has the constants
-in words, composed or written by hand, which tests/ops/test_bounds.py compares, and `python -m
-fastact check`, the tests and the fuzzer ask its functions, elementwise, how far a result may be
-from an exact value: nobody else multiplies a tolerance. The exact values are an oracle's, whose own
-error is no part of this.
+in words, composed or written by hand, which tests/ops/test_bounds.py compares. The oracle of the
+family (`check/expected`) makes of them, elementwise, how far a result may be from an exact value;
+`python -m fastact check`, the tests and the fuzzer ask that: nobody else multiplies a tolerance.
+The oracle's own error is no part of this.
 
 Everywhere u is the unit roundoff of the type that a dtype is computed in (2^-24; float64: 2^-53),
 and what is allowed of a result includes its last rounding to the dtype. Left out are results that
@@ -128,8 +128,8 @@ class Bounds(NamedTuple):
     derivative_abs: float
     narrow_ulp: float = 0.51
     second: float = 8  # units of u, times the largest magnitude of f'', that f'' may be off by
-    forward_abs: float = 0  # as derivative_abs, of an op with a root that is not at 0
-    other: Other | None = None  # what `of_other` adds
+    forward_abs: float = 0  # for values, of an op with a root that is not at 0
+    other: Other | None = None  # the error that `of_other` adds
 
     def of_other(self, x: Any, exact: Any, dtype: Any, parameters: Mapping[str, Any]) -> Any:
         """Add the error that parameters other than the default have for a value or derivative."""

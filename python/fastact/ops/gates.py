@@ -60,9 +60,9 @@ class GateShapes(NamedTuple):
 
     batch: Shape  # without the last axis
     state: Shape
-    packed: Shape  # of packed gates
-    kept: Shape  # of what `forward` saves in place of the gates
-    row: Shape  # of a bias
+    packed: Shape  # the gates side by side
+    kept: Shape  # the array that `forward` saves in place of the gates
+    row: Shape  # a bias
 
 
 #: Words that the docstrings of all gates share.

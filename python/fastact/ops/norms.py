@@ -59,9 +59,9 @@ class Rows(NamedTuple):
     It holds what the kernels have to know of them, and the shapes that other arrays must have.
     """
 
-    shape: Shape  # of x
-    axes: Shape  # those along which a row runs, after the cut
-    of_parameter: Shape  # those that a parameter has
+    shape: Shape  # x's
+    axes: Shape  # axes along which a row runs, after the cut
+    of_parameter: Shape  # the axes that a parameter has
     statistics: Shape  # the shape of mean and rstd
     parameter: Shape  # the shape of weight and bias
     cut: tuple[int, int] | None = None  # the channel axis, and into how many groups it is cut
@@ -331,10 +331,10 @@ class Part(NamedTuple):
     """
 
     front: str = ""  # the array beside x that it takes in front
-    results: tuple[str, ...] = ()  # what the call gives besides y
+    results: tuple[str, ...] = ()  # results besides y
     saves: tuple[str, ...] = ()  # data besides x that `forward` saves
     stands_for: Mapping[str, str] = records()  # saved arguments in whose place results are saved
-    gradients: tuple[str, ...] = ()  # what `backward` gives after dx
+    gradients: tuple[str, ...] = ()  # results of `backward` after dx
     incoming: Mapping[str, Any] = records()  # gradients of results by keyword, with their defaults
     args: Mapping[str, Arg] = records()
     outs: Mapping[str, Output] = records()
@@ -342,8 +342,8 @@ class Part(NamedTuple):
     checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
     #: Makes of a call's options what kernels are told.
     reads: Callable[[str, SimpleNamespace], None] | None = None
-    out: str = ""  # what docstrings say of `out` and of what is returned
-    note: str = ""  # what they say besides
+    out: str = ""  # a text on `out` and on the results, for docstrings
+    note: str = ""  # another one, on the bounds and the gradients
 
 
 #: It normalises the sum of x and a residual, and returns the sum.

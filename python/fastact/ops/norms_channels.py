@@ -106,7 +106,7 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         {"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"},
         {"training": False, "count": 1.0},
     )
-    axis_name: str  # of the option that says which axis the channels are
+    axis_name: str  # the option that says which axis the channels are
     computes_alone = False  # of what it notes of the channels a thread would need its own
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Channels:

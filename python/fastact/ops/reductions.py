@@ -72,7 +72,7 @@ class StatisticsOp(CachedOp[P, R]):
     traits = Traits(integers=INTEGERS)
     skips = False  # elements that are NaN are left out; `skipna` says it of a call
     summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n
-    warning: str | None = None  # what NumPy warns of
+    warning: str | None = None  # NumPy's, of too few elements
     args = records(
         dy=Arg(validate.OF_RESULT, "shape", may_be_out=False),
         where=Arg(shape="whole"),

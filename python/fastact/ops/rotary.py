@@ -35,8 +35,8 @@ _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 class Pairs(NamedTuple):
     """The places of the pairs of an array."""
 
-    axis: int  # as a number from 0 on
-    length: int  # of pairs along it
+    axis: int  # a number from 0 on
+    length: int  # the number of pairs along it
     each: tuple[int, ...]  # the shape of a, and of b
     rows: tuple[int, ...]  # all axes but that one, to which positions broadcast
     pairs: tuple[int, ...]  # to which cos and sin broadcast: `each`, or the shape of the table
@@ -502,7 +502,7 @@ def rotary(
 
 
 def _of_two(op: Rotary[P, R]) -> Rotary[..., Any]:
-    """The same of two arrays."""
+    """Declare the op of two arrays that share angles."""
 
     def function(*args: Any) -> Any:
         raise NotImplementedError  # it declares alone

@@ -71,7 +71,7 @@ class RowFunction(CachedOp[P, R]):
     """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     family = "softmax"
-    makes: Mapping[str, Any] = records()  # what entry points make besides, for `_enter_points`
+    makes: Mapping[str, Any] = records()  # outputs besides, for `_enter_points`
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
@@ -96,7 +96,7 @@ class RowFunction(CachedOp[P, R]):
 class WithSinks(NamedTuple):
     """Rows along some axes, and sinks, which repeat to one a row."""
 
-    axes: tuple[int, ...]  # those along which a row lies
+    axes: tuple[int, ...]  # the axes along which a row lies
     rows: tuple[int, ...]  # the shape without them
     sink: tuple[int, ...] = ()  # the shape of the sinks
 

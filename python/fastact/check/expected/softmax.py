@@ -53,7 +53,7 @@ def _rough(case: Case, exponent: Any) -> Any:
 
 
 def _more_terms(case: Case, count: int) -> float:
-    """What sums of so many terms add to a constant: those of float64 are added up in float64."""
+    """Give what so many terms add to a constant: sums of float64 are added up in float64."""
     return count / case.op.bounds.lanes if case.dtype == DOUBLE else 0.0
 
 

@@ -133,7 +133,7 @@ def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tupl
 class Over(NamedTuple):
     """The effect of a reduction on the shape of an array."""
 
-    axes: tuple[int, ...]  # those that are reduced
+    axes: tuple[int, ...]  # the reduced ones
     shape: tuple[int, ...]  # the result's
     #: The axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
     dropped: tuple[int, ...]

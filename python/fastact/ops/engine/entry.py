@@ -51,8 +51,8 @@ class Arg(NamedTuple):
     may_be_out: bool = True  # an output may lie where data lies; where no data lies, none ever may
     optional: bool = False  # it may be None, though it has no default
     unsaved: bool = False  # it may be None in backward alone
-    called: str = "an array"  # what messages call it
-    note: str = ""  # what they add to its shape, by the call's options and the first array's name
+    called: str = "an array"  # its kind in messages
+    note: str = ""  # added to its shape in messages: of the options and the `leader`'s name
     of_forward: bool = False  # `forward` may have returned it to `backward` as a number of NumPy's
     written: bool = False  # the call may write it
     shares: str = ""  # the argument, or the result, whose gradient is its own, too
@@ -63,7 +63,7 @@ class Output(NamedTuple):
     """An output."""
 
     like: str | None = None  # the argument that it is like; None: the first one
-    shape: str | None = None  # whose it has instead, by its name among what `_shapes` finds
+    shape: str | None = None  # the shape that it has instead, as `_shapes` names it
     #: The argument's, the one in which the data are computed, float64, or an option's.
     dtype: str = DATA
     in_place: bool = False  # it may be written where an argument lies
@@ -104,7 +104,7 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLAIN = Arg(validate.DATA)
 
 
-#: What each native function takes (src/common/<family>/call.h), asked at the first call.
+#: The arguments of each native function (src/common/<family>/call.h), asked at the first call.
 _tables = cache(_cpu.native_calls)
 
 
@@ -123,18 +123,18 @@ class Entry:
     skips: bool  # the outputs are gradients, of which one that is None in a tuple is not computed
     arrays: tuple[str, ...]  # the arguments that have no name for callers
     defaults: dict[str, Any]  # the others, with their defaults
-    by_keyword: frozenset[str]  # those of them that are given by keyword alone
+    by_keyword: frozenset[str]  # the ones that are given by keyword alone
     numbers: list[tuple[str, Callable[[str, str, Any], Any]]]  # options that are checked, and how
     constants: dict[str, Any]  # numbers that native functions are told of options that it lacks
     first: str  # the data of the call; a result or a gradient leads where it is not saved
     parts: tuple[str, ...]  # the gradients in the tuple that dy is, where they have no names
     taken: dict[str, Arg]  # the arguments that are arrays, in their order
-    leaders: list[str]  # those of which the first that is given leads
+    leaders: list[str]  # candidates, the first of which that is given leads
     asked: list[tuple[str, bool, bool]]  # whether each may be None, and whether it may be a number
-    data: set[str]  # those of the data's dtype
-    free: set[str]  # those that an output may be
-    of_forward: tuple[str, ...]  # those that may be numbers of NumPy's
-    #: Of each array the rule of its dtype, the names of the shapes that it may have, in front the
+    data: set[str]  # arrays of the data's dtype
+    free: set[str]  # arrays that an output may be
+    of_forward: tuple[str, ...]  # arrays that may be numbers of NumPy's
+    #: For each array the rule of its dtype, the names of the shapes that it may have, in front the
     #: one that messages tell (None: any), and whether it repeats over that.
     rules: dict[str, tuple[str, tuple[str, ...] | None, bool]]
     roles: dict[str, Role]

@@ -86,9 +86,9 @@ class Traits(NamedTuple):
 class Kernels(NamedTuple):
     """The native functions of an op."""
 
-    runs: Mapping[str, str] = _NOTHING  # those of entry points; calling the op runs `forward`'s
+    runs: Mapping[str, str] = _NOTHING  # by entry point; calling the op runs `forward`'s
     names: Mapping[str, str] = _NOTHING  # the op's names by theirs, where these differ
-    numbers: Mapping[str, Any] = _NOTHING  # what they are told where no option of that name says it
+    numbers: Mapping[str, Any] = _NOTHING  # arguments that no option of their name says
 
 
 class Op(Generic[P, R]):
@@ -98,9 +98,9 @@ class Op(Generic[P, R]):
     family: str
     bounds: Any
     __wrapped__: Callable[P, R]
-    results: tuple[str, ...] = ("y",)  # what a call gives
-    saves: tuple[str, ...] = ("x",)  # what `forward` keeps for `backward`, in its order
-    gradients: tuple[str, ...] = ("dx",)  # what `backward` gives
+    results: tuple[str, ...] = ("y",)  # the results of a call
+    saves: tuple[str, ...] = ("x",)  # arrays that `forward` keeps for `backward`, in its order
+    gradients: tuple[str, ...] = ("dx",)  # the results of `backward`
     parameters: Mapping[str, float | str] = _NOTHING  # an activation's own, with their defaults
     #: The arguments that are arrays and not plain data; the others are like the first.
     args: Mapping[str, Arg] = _NOTHING
@@ -111,7 +111,7 @@ class Op(Generic[P, R]):
     traits: Traits = Traits()
     #: Checks of options whose names alone do not tell how they are checked.
     checks: Mapping[str, Callable[[str, str, Any], Any]] = _NOTHING
-    entry_points: Mapping[str, Entry]  # what each takes; calling the op is the one named "call"
+    entry_points: Mapping[str, Entry]  # calling the op is the one named "call"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
