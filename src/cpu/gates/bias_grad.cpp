@@ -108,31 +108,29 @@ class GateBiasSums {
     const int64_t begin = index * gradients.part_lanes,
                   every = gradients.parts * gradients.part_lanes;
     const bool reads_back = reads_back_all();
-    if (reads_back)
-      for (int64_t row = begin; row < g.batch.rows; row += every)
-        tiles.run(row, std::min(gradients.part_lanes, g.batch.rows - row), 0, g.columns);
+    const int64_t rows = g.batch.size;
+    for (int64_t row = begin; reads_back && row < rows; row += every)
+      tiles.run(row, std::min(gradients.part_lanes, rows - row), 0, g.columns);
     for (int64_t first = 0; first < g.columns; first += gradients.tile) {
       const int64_t n = std::min(gradients.tile, g.columns - first), width = n * g.biases;
       double* to = lanes_of(gradients, first);
-      if (!reads_back)
-        for (int64_t row = begin; row < g.batch.rows; row += every)
-          add_made(first, n, 0, row, std::min(row + gradients.part_lanes, g.batch.rows), lanes);
-      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.rows);
-           ++lane) {
-        double* sums = reads_back ? lanes : lanes + lane * width;
-        if (reads_back)
-          fold(first, n, 0, g.batch.rows, lane, every, lanes);
-        else
-          fold_made(lane, every, width);
-        std::copy_n(sums, width, to + lane * width);
+      for (int64_t row = begin; row < rows; row += every) {
+        const int64_t end = std::min(row + gradients.part_lanes, rows);
+        if (!reads_back) add_made(first, n, 0, row, end, lanes);
+        for (int64_t lane = row; reads_back && lane < std::min<int64_t>(end, kLanes); ++lane)
+          add_lane(first, n, 0, lane, rows, lanes + lane * width);
+      }
+      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, rows); ++lane) {
+        fold_part(lane, every, width);
+        std::copy_n(lanes + lane * width, width, to + lane * width);
       }
     }
   }
 
   // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
   // fold.
-  void fold_made(int64_t lane, int64_t step, int64_t width) {
-    const int64_t count = std::min<int64_t>(g.batch.rows, kLanes);
+  void fold_part(int64_t lane, int64_t step, int64_t width) {
+    const int64_t count = std::min<int64_t>(g.batch.size, kLanes);
     for (int64_t half = kLanes / 2; half >= step; half /= 2)
       for (int64_t l = lane; l < half && l + half < count; l += step)
         for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
@@ -166,42 +164,14 @@ class GateBiasSums {
 
   void chunk(int64_t first, int64_t n, int64_t index, double* to, double* errors) {
     const int64_t begin = index * r.chunk_blocks * kReduceBlock;
-    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.batch.rows);
+    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.batch.size);
     const int64_t width = n * g.biases;
     for (int64_t row = begin; row < end; row += kReduceBlock) {
       const int64_t rows = std::min(kReduceBlock, end - row);
-      whole_block(first, n, row, rows);
-      fastact::add_block(r, {lanes, nullptr, 0}, rows, {to, errors, 0}, row - begin, width);
-    }
-  }
-
-  // lanes[0] becomes the sums of a block.
-  void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
-    const int64_t width = n * g.biases;
-    if (rows * width * g.elements.compute_item > kL2Bytes || !reads_back_all()) {
       add_block(first, n, row, rows, lanes);
       r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
-      return;
+      fastact::add_block(r, {lanes, nullptr, 0}, rows, {to, errors, 0}, row - begin, width);
     }
-    for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
-    fold(first, n, row, rows, 0, 1, lanes);
-  }
-
-  // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
-  // added up when it is needed: five are in memory instead of all.
-  bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
-            double* to) {
-    if (lane >= rows) return false;
-    if (step == kLanes) {
-      for (int64_t done = lane; done < rows; done += kDeep * kLanes)
-        add_stored(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)),
-                   done == lane, to);
-      return true;
-    }
-    const int64_t width = n * g.biases;
-    fold(first, n, row, rows, lane, 2 * step, to);
-    if (fold(first, n, row, rows, lane + step, 2 * step, to + width)) r.table->fold(to, 2, width);
-    return true;
   }
 
   // lane OUT [kLanes][n a gate]: the rows of a block.
@@ -223,6 +193,13 @@ class GateBiasSums {
     }
   }
 
+  // to OUT: the rows lane, lane + kLanes, ... of a block that are stored.
+  void add_lane(int64_t first, int64_t n, int64_t row, int64_t lane, int64_t rows, double* to) {
+    for (int64_t done = lane; done < rows; done += kDeep * kLanes)
+      add_stored(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), done == lane,
+                 to);
+  }
+
   // Gradients that are stored as they are computed are read again, several rows of a lane at once:
   // lanes are not read and written for every one.
   void add_stored(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
@@ -233,7 +210,7 @@ class GateBiasSums {
       const GateOperand& s = g.operands[operand_of_sum(g, k)];
       const int64_t position = is_gate ? gradients.gate_order[k] : k;
       if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
-      for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
+      for (int64_t i = 0; i < rows; ++i) at[i] = g.offset(s, row + i * kLanes);
       r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
                           is_whole && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
                           lane + position * n, 0, fresh);
@@ -249,8 +226,8 @@ class GateBiasSums {
         const GateOperand& s = g.operands[index];
         const int64_t position = k < kGatesOf[g.kind] ? gradients.gate_order[k] : k;
         for (int64_t j = 0; j < m; ++j) {
-          const int64_t at = tiles.is_direct(index) ? tiles.offset(s, row + i + j)
-                                                    : j * n * g.elements.compute_item;
+          const int64_t at =
+              tiles.is_direct(index) ? g.offset(s, row + i + j) : j * n * g.elements.compute_item;
           const char* start =
               tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
           r.kernels->add_rows(start, &at, 1, 1, n, nullptr,
