@@ -82,6 +82,17 @@ NativeFunction function(const CallTable& table) {
 
 }  // namespace native
 
+// Plans a call over so many elements, unless it is empty, and runs its partitions on the threads
+// that it is worth.
+template <class Plan, class Call, class... Options>
+void run_planned(void (*partition)(const Plan*, int64_t, int64_t), int64_t size, const Call& call,
+                 const KernelTable* kernels, Options... options) {
+  if (size == 0) return;
+  Plan plan;
+  prepare(&plan, kernels, call, options...);
+  run_partitions(resolve_threads(size), partition, &plan);
+}
+
 // A function run(call, execution) with scratch of workspace(call, kernels) bytes; or a function
 // run(call, kernels) noexcept, which any thread may run for parts of arrays.
 template <auto run, auto workspace = nullptr>

@@ -3,7 +3,7 @@
 
 #include "common/reductions/moments.h"
 #include "cpu/bias/dropper.h"
-#include "cpu/core/scratch.h"
+#include "cpu/core/row_pass.h"
 #include "cpu/norms/rows/params.h"
 #include "cpu/reductions/rescaled.h"
 
@@ -30,17 +30,7 @@ constexpr RowStatistic kRowMoments = {
     kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
 constexpr RowStatistic kRowSquares = {kSquaresInDouble, 1, [](int64_t size) { return size; }};
 
-template <bool has_gate>
-struct GateBuffers {};
-template <>
-struct GateBuffers<true> {
-  alignas(64) char value[kPiece * sizeof(double)];  // f(gate)
-  alignas(64) char rows[kGatedBytes];               // x f(gate)
-};
-
-template <bool has_gate>
-struct NormForward : NormChunks {
-  const StridedOperands& s;
+struct NormForward : NormChunks, RowPass {
   const RowStatistic& statistic;
   const int source;      // what is normalised: x, or the sum of x and the residual
   const bool is_stored;  // it and y lie in 16 bits where they are read and written
@@ -48,18 +38,19 @@ struct NormForward : NormChunks {
   const int64_t item;    // bytes of what these read and write
   const bool are_alike;  // rows of which one call takes many
   const bool by_spans;   // all of a row's spans in one call
-  const int64_t together;
-  ChunkReader reader;
+  const bool gates_x, gates_z;
+  const bool keeps_rows;  // x f(gate) is made once for both passes
   Dropper dropper;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
-  GateBuffers<has_gate> of_gate;
-  int64_t first_kept = 0;  // row of of_gate.rows
+  alignas(64) char of_gate[kPiece * sizeof(double)];  // f(gate)
+  alignas(64) char kept[kGatedBytes];                 // x f(gate), of rows
+  int64_t first_kept = 0;                             // of these
 
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
-        s(a.operands),
+        RowPass(a.operands),
         statistic(is_centred(a.norm) ? kRowMoments : kRowSquares),
         source(source_of(a)),
         is_stored(are_stored(a)),
@@ -67,10 +58,11 @@ struct NormForward : NormChunks {
         item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
-        together(std::clamp<int64_t>(together_bytes() / (s.columns.size * s.compute_item), 1,
-                                     kTogether)),
-        reader(a.operands),
+        gates_x(a.has_gate() && a.gate_first),
+        gates_z(a.has_gate() && !a.gate_first),
+        keeps_rows(gates_x && row_bytes() <= kGatedBytes),
         dropper(a.operands, *a.table->bias, a.drop, Norm::kNumbers) {
+    width = std::clamp<int64_t>(together_bytes() / row_bytes(), 1, kTogether);
     reader.bypass_caches(Norm::kY);
   }
 
@@ -111,19 +103,19 @@ struct NormForward : NormChunks {
     return is_stored && are_alike && most < s.columns.size ? kLongBytes : kTogetherBytes;
   }
 
-  // Up to `together` rows. Between a short row's sums and its elements there are two divisions
+  // Between a short row's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
-  void rows(int64_t first, int64_t n) {
+  void visit(int64_t first, int64_t n) {
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
-    if (keeps_rows()) keep_rows(first, n);
+    if (keeps_rows) keep_rows(first, n);
     NormRow some[kRoots];
     set_stats(first, n, some);
     if (by_spans) {
       for (int64_t i = 0; i < n; ++i) normalise_spans(first + i, &some[i]);
       return;
     }
-    const int64_t step = are_alike ? n : 1;
-    for (int64_t i = 0; i < n; i += step) normalise(first + i, step, some + i);
+    const int64_t at_once = are_alike ? n : 1;
+    for (int64_t i = 0; i < n; i += at_once) normalise(first + i, at_once, some + i);
   }
 
   // Normalises `count` rows chunk by chunk. Several rows have the same parameters, and if they pass
@@ -140,14 +132,14 @@ struct NormForward : NormChunks {
         some[i].z = is_made ? z + i * bytes : s.row(Norm::kY, first + i) + at;
         find_next(first + i, c.column, &some[i]);
       }
-      find_gate(n);
+      if (gates_z) set_gate(n);
       if (norm.casts)
         normalise_cast(some->x, some->stats, c, some->z);
       else
         kernels.normalise[c.weight_row][c.bias_row](some, count, c.n, c.weight, c.bias);
       for (int64_t i = 0; i < count; ++i) {
         if (!norm.is_identity) activate(some[i].z, c.n);
-        apply_gate(some[i].z, i * c.n, c.n);
+        if (gates_z) multiply_by_gate(some[i].z, i * c.n, c.n, some[i].z);
       }
       if (is_made) reader.store(Norm::kY, z, false);
     });
@@ -166,7 +158,7 @@ struct NormForward : NormChunks {
     }
   }
 
-  bool is_read_in_place() const { return is_stored || (s.is_direct[source] && !gates_x()); }
+  bool is_read_in_place() const { return is_stored || (s.is_direct[source] && !gates_x); }
   bool is_written_in_place() const {
     return is_stored || (s.is_direct[Norm::kY] && !reader.bypasses(Norm::kY));
   }
@@ -176,58 +168,38 @@ struct NormForward : NormChunks {
     norm.activation(operands, n, norm.parameters, 0);
   }
 
-  bool gates_x() const { return has_gate && norm.gate_first; }
-  bool gates_z() const { return has_gate && !norm.gate_first; }
   int64_t row_bytes() const { return s.columns.size * s.compute_item; }
-  // Whether x f(gate) is made once for both passes.
-  bool keeps_rows() const { return gates_x() && row_bytes() <= kGatedBytes; }
 
   // f(gate) of the n elements to which the reader went, before anything is written.
   void set_gate(int64_t n) {
-    if constexpr (has_gate) {
-      char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, of_gate.value)),
-                                of_gate.value};
-      norm.activation(operands, n, norm.parameters, 0);
-    }
+    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, of_gate)), of_gate};
+    norm.activation(operands, n, norm.parameters, 0);
   }
   // product OUT (n) = values IN (n) times f(gate) from its `at`-th element on.
   void multiply_by_gate(const char* values, int64_t at, int64_t n, char* product) {
-    if constexpr (has_gate) multiply(norm, of_gate.value + at * s.compute_item, values, n, product);
-  }
-  void find_gate(int64_t n) {
-    if (gates_z()) set_gate(n);
-  }
-  void apply_gate(char* values, int64_t at, int64_t n) {
-    if (gates_z()) multiply_by_gate(values, at, n, values);
+    multiply(norm, of_gate + at * s.compute_item, values, n, product);
   }
 
   void keep_rows(int64_t first, int64_t n) {
-    if constexpr (has_gate) {
-      first_kept = first;
-      const int64_t all = n * s.columns.size;  // of several rows at most a piece
-      for (int64_t at = 0, m; at < all; at += m) {
-        m = std::min(kPiece, all - at);
-        char* const to = of_gate.rows + at * s.compute_item;
-        reader.go(first, at, m);
-        set_gate(m);
-        multiply_by_gate(reader.load(Norm::kX, to), 0, m, to);
-      }
+    first_kept = first;
+    const int64_t all = n * s.columns.size;  // of several rows at most a piece
+    for (int64_t at = 0, m; at < all; at += m) {
+      m = std::min(kPiece, all - at);
+      char* const to = kept + at * s.compute_item;
+      reader.go(first, at, m);
+      set_gate(m);
+      multiply_by_gate(reader.load(Norm::kX, to), 0, m, to);
     }
   }
 
   // Loads n elements of the normalised array, into `buffer` (kPiece) unless it holds them already.
   const char* load_source(int64_t index, int64_t column, int64_t n, char* buffer) {
     reader.go(index, column, n);
-    if constexpr (has_gate) {
-      if (keeps_rows())
-        return of_gate.rows + (index - first_kept) * row_bytes() + column * s.compute_item;
-      if (gates_x()) {
-        set_gate(n);
-        multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
-        return buffer;
-      }
-    }
-    return reader.load(source, buffer);
+    if (keeps_rows) return kept + (index - first_kept) * row_bytes() + column * s.compute_item;
+    if (!gates_x) return reader.load(source, buffer);
+    set_gate(n);
+    multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
+    return buffer;
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
@@ -241,24 +213,26 @@ struct NormForward : NormChunks {
 
   // Finds what comes after a chunk, once this row and its neighbours are done.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
-    const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
-    set_next(index + together, column, Norm::kX, beside, &row->next);
+    const int beside = norm.has_gate()        ? int(Norm::kGate)
+                       : source == Norm::kSum ? Norm::kResidual
+                                              : -1;
+    set_next(index + width, column, Norm::kX, beside, &row->next);
   }
 
   // numbers OUT (n): the mean (untouched without one), and the squares. Rows of one block in one
   // call.
   void statistics(int64_t first, int64_t n, double (&numbers)[2][kRoots]) {
     const int64_t size = s.columns.size;
-    if ((!s.has_unit_stride[source] && !keeps_rows()) || size > kReduceBlock) {
+    if ((!s.has_unit_stride[source] && !keeps_rows) || size > kReduceBlock) {
       for (int64_t i = 0; i < n; ++i) long_row(first + i, &numbers[0][i], &numbers[1][i]);
       return;
     }
     int64_t at[kRoots];
     const char* base = s.data[source];
     for (int64_t i = 0; i < n; ++i)
-      at[i] = keeps_rows() ? i * row_bytes() : s.row(source, first + i) - base;
-    if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
-    accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
+      at[i] = keeps_rows ? i * row_bytes() : s.row(source, first + i) - base;
+    if (keeps_rows) base = load_source(first, 0, n * size, nullptr);
+    accumulator().kernels[gates_x ? s.compute_dtype : s.dtype].blocks(
         base, at, n, size, 0, numbers[statistic.first], kRoots);
   }
 
@@ -292,9 +266,7 @@ struct NormForward : NormChunks {
 
   // The sum is stored before anything else, and what is normalised is what was stored.
   void add(int64_t index) {
-    for (int64_t column = 0, n; column < s.columns.size; column += n) {
-      n = std::min(kPiece, s.columns.size - column);
-      reader.go(index, column, n);
+    for_pieces(index, [&](int64_t, int64_t n) {
       const char* a = reader.load(Norm::kX, x);
       const char* b = reader.load(Norm::kResidual, z);
       char* const sum = reader.target(Norm::kSum, z, false);
@@ -303,7 +275,7 @@ struct NormForward : NormChunks {
       else
         s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum, n);
       reader.finish(Norm::kSum, sum, z, false);
-    }
+    });
   }
 
   void save(int64_t index, const RowStats& stats) const {
@@ -314,12 +286,12 @@ struct NormForward : NormChunks {
   // A block of the row, and the dtype in which it lies there.
   const char* block(int64_t index, int64_t first, int64_t n, int* dtype) {
     reader.go(index, first, n);
-    if (const char* at = gates_x() ? nullptr : reader.stored(source)) {
+    if (const char* at = gates_x ? nullptr : reader.stored(source)) {
       *dtype = s.dtype;
       return at;
     }
     *dtype = s.compute_dtype;
-    if (keeps_rows()) return load_source(index, first, n, nullptr);
+    if (keeps_rows) return load_source(index, first, n, nullptr);
     for (int64_t done = 0, m; done < n; done += m) {
       m = std::min(kPiece, n - done);
       char* to = gathered + done * s.compute_item;
@@ -338,7 +310,7 @@ struct NormForward : NormChunks {
     const int64_t size = s.columns.size, start = 0;
     if (is_centred(norm.norm) && s.has_unit_stride[source])
       return norm.table->reduce->row_moments[s.dtype](s.row(source, index), size, mean, squares);
-    const int64_t step = statistic.terms_at_once(size);
+    const int64_t most_terms = statistic.terms_at_once(size);
     const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {
       if (before == 0)
         *all = *more;
@@ -347,7 +319,7 @@ struct NormForward : NormChunks {
     };
     Moments all{};
     for (int64_t begin = 0, end; begin < size; begin = end) {
-      end = std::min(begin + step, size);
+      end = std::min(begin + most_terms, size);
       Moments some{};
       for (int64_t term = begin, n; term < end; term += n) {
         n = std::min(kReduceBlock, end - term);
@@ -364,21 +336,11 @@ struct NormForward : NormChunks {
   }
 };
 
-template <class Forward>
-void run(const Norm& norm, int64_t index, int64_t partitions) {
-  with_frame<Forward>(norm, [&](Forward& forward) {
-    for_rows(norm.operands, forward.together, 1, index, partitions,
-             [&](int64_t first, int64_t n) { forward.rows(first, n); });
-    forward.reader.fence();
-  });
-}
-
 }  // namespace
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast) return group_forward_partition(norm, index, partitions);
-  norm->has_gate() ? run<NormForward<true>>(*norm, index, partitions)
-                   : run<NormForward<false>>(*norm, index, partitions);
+  run_rows<NormForward>(norm, index, partitions);
 }
 
 }  // namespace fastact
