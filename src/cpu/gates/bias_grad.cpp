@@ -108,28 +108,30 @@ class GateBiasSums {
     const int64_t begin = index * gradients.part_lanes,
                   every = gradients.parts * gradients.part_lanes;
     const bool reads_back = reads_back_all();
-    const int64_t rows = g.batch.size;
-    for (int64_t row = begin; reads_back && row < rows; row += every)
-      tiles.run(row, std::min(gradients.part_lanes, rows - row), 0, g.columns);
+    if (reads_back)
+      for (int64_t row = begin; row < g.batch.size; row += every)
+        tiles.run(row, std::min(gradients.part_lanes, g.batch.size - row), 0, g.columns);
     for (int64_t first = 0; first < g.columns; first += gradients.tile) {
       const int64_t n = std::min(gradients.tile, g.columns - first), width = n * g.biases;
       double* to = lanes_of(gradients, first);
-      for (int64_t row = begin; row < rows; row += every) {
-        const int64_t end = std::min(row + gradients.part_lanes, rows);
-        if (!reads_back) add_made(first, n, 0, row, end, lanes);
-        for (int64_t lane = row; reads_back && lane < std::min<int64_t>(end, kLanes); ++lane)
-          add_lane(first, n, 0, lane, rows, lanes + lane * width);
-      }
-      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, rows); ++lane) {
-        fold_part(lane, every, width);
-        std::copy_n(lanes + lane * width, width, to + lane * width);
+      if (!reads_back)
+        for (int64_t row = begin; row < g.batch.size; row += every)
+          add_made(first, n, 0, row, std::min(row + gradients.part_lanes, g.batch.size), lanes);
+      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.size);
+           ++lane) {
+        double* sums = reads_back ? lanes : lanes + lane * width;
+        if (reads_back)
+          fold(first, n, 0, g.batch.size, lane, every, lanes);
+        else
+          fold_made(lane, every, width);
+        std::copy_n(sums, width, to + lane * width);
       }
     }
   }
 
   // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
   // fold.
-  void fold_part(int64_t lane, int64_t step, int64_t width) {
+  void fold_made(int64_t lane, int64_t step, int64_t width) {
     const int64_t count = std::min<int64_t>(g.batch.size, kLanes);
     for (int64_t half = kLanes / 2; half >= step; half /= 2)
       for (int64_t l = lane; l < half && l + half < count; l += step)
@@ -168,10 +170,38 @@ class GateBiasSums {
     const int64_t width = n * g.biases;
     for (int64_t row = begin; row < end; row += kReduceBlock) {
       const int64_t rows = std::min(kReduceBlock, end - row);
-      add_block(first, n, row, rows, lanes);
-      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
+      whole_block(first, n, row, rows);
       fastact::add_block(r, {lanes, nullptr, 0}, rows, {to, errors, 0}, row - begin, width);
     }
+  }
+
+  // lanes[0] becomes the sums of a block.
+  void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
+    const int64_t width = n * g.biases;
+    if (rows * width * g.elements.compute_item > kL2Bytes || !reads_back_all()) {
+      add_block(first, n, row, rows, lanes);
+      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
+      return;
+    }
+    for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
+    fold(first, n, row, rows, 0, 1, lanes);
+  }
+
+  // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
+  // added up when it is needed: five are in memory instead of all.
+  bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
+            double* to) {
+    if (lane >= rows) return false;
+    if (step == kLanes) {
+      for (int64_t done = lane; done < rows; done += kDeep * kLanes)
+        add_stored(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)),
+                   done == lane, to);
+      return true;
+    }
+    const int64_t width = n * g.biases;
+    fold(first, n, row, rows, lane, 2 * step, to);
+    if (fold(first, n, row, rows, lane + step, 2 * step, to + width)) r.table->fold(to, 2, width);
+    return true;
   }
 
   // lane OUT [kLanes][n a gate]: the rows of a block.
@@ -191,13 +221,6 @@ class GateBiasSums {
         add_stored(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
                    lane + l * n * g.biases);
     }
-  }
-
-  // to OUT: the rows lane, lane + kLanes, ... of a block that are stored.
-  void add_lane(int64_t first, int64_t n, int64_t row, int64_t lane, int64_t rows, double* to) {
-    for (int64_t done = lane; done < rows; done += kDeep * kLanes)
-      add_stored(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), done == lane,
-                 to);
   }
 
   // Gradients that are stored as they are computed are read again, several rows of a lane at once:

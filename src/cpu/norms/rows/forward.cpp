@@ -30,6 +30,15 @@ constexpr RowStatistic kRowMoments = {
     kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
 constexpr RowStatistic kRowSquares = {kSquaresInDouble, 1, [](int64_t size) { return size; }};
 
+template <bool has_gate>
+struct GateBuffers {};
+template <>
+struct GateBuffers<true> {
+  alignas(64) char value[kPiece * sizeof(double)];  // f(gate)
+  alignas(64) char rows[kGatedBytes];               // x f(gate)
+};
+
+template <bool has_gate>
 struct NormForward : NormChunks, RowPass {
   const RowStatistic& statistic;
   const int source;      // what is normalised: x, or the sum of x and the residual
@@ -38,15 +47,12 @@ struct NormForward : NormChunks, RowPass {
   const int64_t item;    // bytes of what these read and write
   const bool are_alike;  // rows of which one call takes many
   const bool by_spans;   // all of a row's spans in one call
-  const bool gates_x, gates_z;
-  const bool keeps_rows;  // x f(gate) is made once for both passes
   Dropper dropper;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
-  alignas(64) char of_gate[kPiece * sizeof(double)];  // f(gate)
-  alignas(64) char kept[kGatedBytes];                 // x f(gate), of rows
-  int64_t first_kept = 0;                             // of these
+  GateBuffers<has_gate> of_gate;
+  int64_t first_kept = 0;  // row of of_gate.rows
 
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
@@ -58,9 +64,6 @@ struct NormForward : NormChunks, RowPass {
         item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
-        gates_x(a.has_gate() && a.gate_first),
-        gates_z(a.has_gate() && !a.gate_first),
-        keeps_rows(gates_x && row_bytes() <= kGatedBytes),
         dropper(a.operands, *a.table->bias, a.drop, Norm::kNumbers) {
     width = std::clamp<int64_t>(together_bytes() / row_bytes(), 1, kTogether);
     reader.bypass_caches(Norm::kY);
@@ -107,7 +110,7 @@ struct NormForward : NormChunks, RowPass {
   // and a root, each of which waits for the one before it.
   void visit(int64_t first, int64_t n) {
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
-    if (keeps_rows) keep_rows(first, n);
+    if (keeps_rows()) keep_rows(first, n);
     NormRow some[kRoots];
     set_stats(first, n, some);
     if (by_spans) {
@@ -132,14 +135,14 @@ struct NormForward : NormChunks, RowPass {
         some[i].z = is_made ? z + i * bytes : s.row(Norm::kY, first + i) + at;
         find_next(first + i, c.column, &some[i]);
       }
-      if (gates_z) set_gate(n);
+      find_gate(n);
       if (norm.casts)
         normalise_cast(some->x, some->stats, c, some->z);
       else
         kernels.normalise[c.weight_row][c.bias_row](some, count, c.n, c.weight, c.bias);
       for (int64_t i = 0; i < count; ++i) {
         if (!norm.is_identity) activate(some[i].z, c.n);
-        if (gates_z) multiply_by_gate(some[i].z, i * c.n, c.n, some[i].z);
+        apply_gate(some[i].z, i * c.n, c.n);
       }
       if (is_made) reader.store(Norm::kY, z, false);
     });
@@ -158,7 +161,7 @@ struct NormForward : NormChunks, RowPass {
     }
   }
 
-  bool is_read_in_place() const { return is_stored || (s.is_direct[source] && !gates_x); }
+  bool is_read_in_place() const { return is_stored || (s.is_direct[source] && !gates_x()); }
   bool is_written_in_place() const {
     return is_stored || (s.is_direct[Norm::kY] && !reader.bypasses(Norm::kY));
   }
@@ -168,38 +171,58 @@ struct NormForward : NormChunks, RowPass {
     norm.activation(operands, n, norm.parameters, 0);
   }
 
+  bool gates_x() const { return has_gate && norm.gate_first; }
+  bool gates_z() const { return has_gate && !norm.gate_first; }
   int64_t row_bytes() const { return s.columns.size * s.compute_item; }
+  // Whether x f(gate) is made once for both passes.
+  bool keeps_rows() const { return gates_x() && row_bytes() <= kGatedBytes; }
 
   // f(gate) of the n elements to which the reader went, before anything is written.
   void set_gate(int64_t n) {
-    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, of_gate)), of_gate};
-    norm.activation(operands, n, norm.parameters, 0);
+    if constexpr (has_gate) {
+      char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, of_gate.value)),
+                                of_gate.value};
+      norm.activation(operands, n, norm.parameters, 0);
+    }
   }
   // product OUT (n) = values IN (n) times f(gate) from its `at`-th element on.
   void multiply_by_gate(const char* values, int64_t at, int64_t n, char* product) {
-    multiply(norm, of_gate + at * s.compute_item, values, n, product);
+    if constexpr (has_gate) multiply(norm, of_gate.value + at * s.compute_item, values, n, product);
+  }
+  void find_gate(int64_t n) {
+    if (gates_z()) set_gate(n);
+  }
+  void apply_gate(char* values, int64_t at, int64_t n) {
+    if (gates_z()) multiply_by_gate(values, at, n, values);
   }
 
   void keep_rows(int64_t first, int64_t n) {
-    first_kept = first;
-    const int64_t all = n * s.columns.size;  // of several rows at most a piece
-    for (int64_t at = 0, m; at < all; at += m) {
-      m = std::min(kPiece, all - at);
-      char* const to = kept + at * s.compute_item;
-      reader.go(first, at, m);
-      set_gate(m);
-      multiply_by_gate(reader.load(Norm::kX, to), 0, m, to);
+    if constexpr (has_gate) {
+      first_kept = first;
+      const int64_t all = n * s.columns.size;  // of several rows at most a piece
+      for (int64_t at = 0, m; at < all; at += m) {
+        m = std::min(kPiece, all - at);
+        char* const to = of_gate.rows + at * s.compute_item;
+        reader.go(first, at, m);
+        set_gate(m);
+        multiply_by_gate(reader.load(Norm::kX, to), 0, m, to);
+      }
     }
   }
 
   // Loads n elements of the normalised array, into `buffer` (kPiece) unless it holds them already.
   const char* load_source(int64_t index, int64_t column, int64_t n, char* buffer) {
     reader.go(index, column, n);
-    if (keeps_rows) return kept + (index - first_kept) * row_bytes() + column * s.compute_item;
-    if (!gates_x) return reader.load(source, buffer);
-    set_gate(n);
-    multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
-    return buffer;
+    if constexpr (has_gate) {
+      if (keeps_rows())
+        return of_gate.rows + (index - first_kept) * row_bytes() + column * s.compute_item;
+      if (gates_x()) {
+        set_gate(n);
+        multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
+        return buffer;
+      }
+    }
+    return reader.load(source, buffer);
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
@@ -213,9 +236,7 @@ struct NormForward : NormChunks, RowPass {
 
   // Finds what comes after a chunk, once this row and its neighbours are done.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
-    const int beside = norm.has_gate()        ? int(Norm::kGate)
-                       : source == Norm::kSum ? Norm::kResidual
-                                              : -1;
+    const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
     set_next(index + width, column, Norm::kX, beside, &row->next);
   }
 
@@ -223,16 +244,16 @@ struct NormForward : NormChunks, RowPass {
   // call.
   void statistics(int64_t first, int64_t n, double (&numbers)[2][kRoots]) {
     const int64_t size = s.columns.size;
-    if ((!s.has_unit_stride[source] && !keeps_rows) || size > kReduceBlock) {
+    if ((!s.has_unit_stride[source] && !keeps_rows()) || size > kReduceBlock) {
       for (int64_t i = 0; i < n; ++i) long_row(first + i, &numbers[0][i], &numbers[1][i]);
       return;
     }
     int64_t at[kRoots];
     const char* base = s.data[source];
     for (int64_t i = 0; i < n; ++i)
-      at[i] = keeps_rows ? i * row_bytes() : s.row(source, first + i) - base;
-    if (keeps_rows) base = load_source(first, 0, n * size, nullptr);
-    accumulator().kernels[gates_x ? s.compute_dtype : s.dtype].blocks(
+      at[i] = keeps_rows() ? i * row_bytes() : s.row(source, first + i) - base;
+    if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
+    accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
         base, at, n, size, 0, numbers[statistic.first], kRoots);
   }
 
@@ -286,12 +307,12 @@ struct NormForward : NormChunks, RowPass {
   // A block of the row, and the dtype in which it lies there.
   const char* block(int64_t index, int64_t first, int64_t n, int* dtype) {
     reader.go(index, first, n);
-    if (const char* at = gates_x ? nullptr : reader.stored(source)) {
+    if (const char* at = gates_x() ? nullptr : reader.stored(source)) {
       *dtype = s.dtype;
       return at;
     }
     *dtype = s.compute_dtype;
-    if (keeps_rows) return load_source(index, first, n, nullptr);
+    if (keeps_rows()) return load_source(index, first, n, nullptr);
     for (int64_t done = 0, m; done < n; done += m) {
       m = std::min(kPiece, n - done);
       char* to = gathered + done * s.compute_item;
@@ -340,7 +361,8 @@ struct NormForward : NormChunks, RowPass {
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast) return group_forward_partition(norm, index, partitions);
-  run_rows<NormForward>(norm, index, partitions);
+  norm->has_gate() ? run_rows<NormForward<true>>(norm, index, partitions)
+                   : run_rows<NormForward<false>>(norm, index, partitions);
 }
 
 }  // namespace fastact
