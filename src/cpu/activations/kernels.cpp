@@ -112,7 +112,7 @@ template <class T, template <class, bool> class A>
 FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* parameters,
                              int64_t ahead) {
   const A<Compute<T>, false> a(parameters);
-  map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n, ahead,
+  map1(pointer<T>(operands[0]), pointer<T>(operands[1]), n, ahead,
        [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
 }
 
@@ -141,8 +141,8 @@ FASTACT_UNROLLED __attribute__((noinline)) void narrow_backward(char* const* ope
                                                                 const double* parameters,
                                                                 bool accumulate) {
   const A<float, false> a(parameters);
-  narrow_map2(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-              reinterpret_cast<T*>(operands[2]), n, accumulate,
+  narrow_map2(pointer<T>(operands[0]), pointer<T>(operands[1]), pointer<T>(operands[2]), n,
+              accumulate,
               [&](float dy, float x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
 }
 template <class T, template <class, bool> class A, bool by_value, bool accumulate>
@@ -153,17 +153,16 @@ template <class T, template <class, bool> class A, bool by_value, bool accumulat
 FASTACT_MIXED_LOOP void mixed_backward(char* const* operands, int64_t n, const double* parameters,
                                        int64_t ahead) {
   const A<T, false> a(parameters);
-  map2<accumulate>(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<const T*>(operands[1]),
-                   reinterpret_cast<T*>(operands[2]), n, ahead,
-                   [&](T dy, T x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
+  map2<accumulate>(pointer<T>(operands[0]), pointer<T>(operands[1]), pointer<T>(operands[2]), n,
+                   ahead, [&](T dy, T x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
 }
 
 // The derivative of dx by what was saved, times ddx.
 template <class T, template <class, bool> class A, bool accumulate>
 void wide_second(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
   const A<T, false> a(parameters);
-  const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<const T*>(operands[k]); };
-  map3<accumulate>(of(0), of(2), of(1), reinterpret_cast<T*>(operands[3]), n, ahead,
+  const auto of = [&](int k) FASTACT_INLINED { return pointer<T>(operands[k]); };
+  map3<accumulate>(of(0), of(2), of(1), pointer<T>(operands[3]), n, ahead,
                    [&](T dy, T ddx, T saved)
                        FASTACT_INLINED { return dy * (ddx * second_by_saved(a, saved)); });
 }
@@ -173,7 +172,7 @@ void wide_second(char* const* operands, int64_t n, const double* parameters, int
 template <class T, bool accumulate>
 __attribute__((noinline)) void second_by_chunks(ElementwiseKernel of_floats, char* const* operands,
                                                 int64_t n, const double* parameters) {
-  const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<T*>(operands[k]); };
+  const auto of = [&](int k) FASTACT_INLINED { return pointer<T>(operands[k]); };
   alignas(kCacheLine) float wide[4][kChunk];
   const auto chunk = [&](int k) FASTACT_INLINED { return reinterpret_cast<char*>(wide[k]); };
   char* const chunks[] = {chunk(0), chunk(1), chunk(2), chunk(3)};
@@ -198,7 +197,7 @@ void second(char* const* operands, int64_t n, const double* parameters, int64_t 
 // The gradient of a sum's term.
 template <class T, class Term, bool accumulate>
 void term_backward(char* const* operands, int64_t n, const double*, int64_t ahead) {
-  const auto of = [&](int k) FASTACT_INLINED { return reinterpret_cast<T*>(operands[k]); };
+  const auto of = [&](int k) FASTACT_INLINED { return pointer<T>(operands[k]); };
   const auto one = [](Compute<T> dy, Compute<T> x)
                        FASTACT_INLINED { return Term::gradient(dy, x); };
   if constexpr (is_half<T>)
@@ -228,12 +227,9 @@ void spread_backward(char* const* operands, int64_t n, const double* parameters,
   Wide<T> wide_x, wide_dy, wide_second, wide_old;
   C dx[kChunk];
   for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto read = [&](Wide<T>& wide, int k) FASTACT_INLINED {
-      return wide.read(reinterpret_cast<const T*>(operands[k]) + i, m);
-    };
-    const auto exact = [&](int k) FASTACT_INLINED {
-      return reinterpret_cast<const Exact*>(operands[k]) + i;
-    };
+    const auto read = [&](Wide<T>& wide, int k)
+                          FASTACT_INLINED { return wide.read(pointer<T>(operands[k]) + i, m); };
+    const auto exact = [&](int k) FASTACT_INLINED { return pointer<Exact>(operands[k]) + i; };
     const C *x = read(wide_x, kX), *dy = read(wide_dy, kDy);
     const C* dsecond = is_moments ? read(wide_second, kSlope) : x;
     const C* old = accumulate ? read(wide_old, kDx) : x;
@@ -256,7 +252,7 @@ void spread_backward(char* const* operands, int64_t n, const double* parameters,
       }
       dx[k] = accumulate ? old[k] + term : term;
     }
-    T* const y = reinterpret_cast<T*>(operands[kDx]) + i;
+    T* const y = pointer<T>(operands[kDx]) + i;
     if constexpr (is_half<T>)
       chunk_from_float(dx, y, m);
     else
@@ -266,8 +262,8 @@ void spread_backward(char* const* operands, int64_t n, const double* parameters,
 
 template <class T>
 void add(char* const* operands, int64_t n, const double*, int64_t ahead) {
-  const T* x = reinterpret_cast<const T*>(operands[0]);
-  T* y = reinterpret_cast<T*>(operands[1]);
+  const T* x = pointer<T>(operands[0]);
+  T* y = pointer<T>(operands[1]);
   const auto itself = [](Compute<T> dx, Compute<T>) FASTACT_INLINED { return dx; };
   if constexpr (is_half<T>)
     narrow_map2(x, x, y, n, true, itself);
@@ -275,11 +271,11 @@ void add(char* const* operands, int64_t n, const double*, int64_t ahead) {
     map2<true>(x, x, y, n, ahead, itself);
 }
 
-#define FASTACT_ELEMENTARY(name, bound, value)                                                 \
-  template <class T>                                                                           \
-  void elementary_##name(char* const* operands, int64_t n, const double*, int64_t ahead) {     \
-    map1(reinterpret_cast<const T*>(operands[0]), reinterpret_cast<T*>(operands[1]), n, ahead, \
-         [](T x) FASTACT_INLINED { return value; });                                           \
+#define FASTACT_ELEMENTARY(name, bound, value)                                             \
+  template <class T>                                                                       \
+  void elementary_##name(char* const* operands, int64_t n, const double*, int64_t ahead) { \
+    map1(pointer<T>(operands[0]), pointer<T>(operands[1]), n, ahead,                       \
+         [](T x) FASTACT_INLINED { return value; });                                       \
   }
 FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 #undef FASTACT_ELEMENTARY

@@ -209,10 +209,6 @@ void prepare(DropoutPass* pass, const KernelTable* table, const DropoutCall& cal
   plan_pass(&pass->plan, table->convert, y.dtype, kIndex + 1, arrays, DropoutCall::kOut, -1, false);
 }
 
-void dropout_partition(const DropoutPass* pass, int64_t index, int64_t partitions) {
-  run_pass<DropoutChunks>(pass->plan, *pass, index, partitions);
-}
-
 void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool backward) {
   constexpr int kOperands = BiasCall::kOut + 1;
   const int dtype = call.data[BiasCall::kX].dtype;
@@ -234,28 +230,14 @@ void prepare(BiasAct* act, const KernelTable* table, const BiasCall& call, bool 
             along_channels(act->plan, call.dbias, call.dbias.dtype), call.accumulate_dbias);
 }
 
-void bias_forward_partition(const BiasAct* act, int64_t index, int64_t partitions) {
-  run_pass<BiasForward>(act->plan, *act, index, partitions);
-}
-
-void bias_backward_partition(const BiasAct* act, int64_t index, int64_t partitions) {
-  run_summing_pass<BiasBackward>(act->sums, *act, index, partitions);
-}
-
 void dropout(const DropoutCall& call, const KernelTable* kernels) noexcept {
-  const int64_t size = size_of(call.data[DropoutCall::kX]);
-  if (size == 0) return;
-  DropoutPass pass;
-  prepare(&pass, kernels, call);
-  run_partitions(resolve_threads(size), dropout_partition, &pass);
+  run_planned(run_pass<DropoutChunks, DropoutPass>, size_of(call.data[DropoutCall::kX]), call,
+              kernels);
 }
 
 void bias_forward(const BiasCall& call, const KernelTable* kernels) noexcept {
-  const int64_t size = size_of(call.data[BiasCall::kX]);
-  if (size == 0) return;
-  BiasAct act;
-  prepare(&act, kernels, call, false);
-  run_partitions(resolve_threads(size), bias_forward_partition, &act);
+  run_planned(run_pass<BiasForward, BiasAct>, size_of(call.data[BiasCall::kX]), call, kernels,
+              false);
 }
 
 int64_t backward_workspace(const BiasCall& call, const KernelTable*) {
@@ -270,7 +252,8 @@ void bias_backward(const BiasCall& call, Execution* execution) {
   }
   BiasAct act;
   prepare(&act, execution->kernels, call, true);
-  run_with_sums(bias_backward_partition, &act, execution->workspace, execution->bytes, size);
+  run_with_sums(run_summing_pass<BiasBackward, BiasAct>, &act, execution->workspace,
+                execution->bytes, size);
 }
 
 }  // namespace

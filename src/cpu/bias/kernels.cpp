@@ -16,7 +16,7 @@ struct Biases {
   const C* all;
   int64_t period, at = 0;
 
-  Biases(const char* bias, int64_t p) : all(reinterpret_cast<const C*>(bias)), period(p) {}
+  Biases(const char* bias, int64_t p) : all(pointer<C>(bias)), period(p) {}
   FASTACT_HD const C* here() const { return all + at; }
   FASTACT_HD void pass(int64_t n) {
     at += n;
@@ -90,8 +90,8 @@ template <class T, class F>
 void forward(const char* from, const char* bias, int64_t period, char* to, int64_t n, int64_t ahead,
              const double* parameters) {
   const F f(parameters);
-  const T* x = reinterpret_cast<const T*>(from);
-  T* y = reinterpret_cast<T*>(to);
+  const T* x = pointer<T>(from);
+  T* y = pointer<T>(to);
   Biases<Compute<T>> biases(bias, period);
   const int64_t whole =
       for_groups(0, n, &biases, [&](int64_t i, int64_t m, const auto* b) FASTACT_INLINED {
@@ -145,9 +145,9 @@ void backward(const char* gradients, const char* from, const char* bias, int64_t
               double* lanes) {
   using C = Compute<T>;
   const F f(parameters);
-  const T *dy = reinterpret_cast<const T*>(gradients), *x = reinterpret_cast<const T*>(from);
-  T* dx = reinterpret_cast<T*>(to);
-  C* terms = reinterpret_cast<C*>(of_bias);
+  const T *dy = pointer<T>(gradients), *x = pointer<T>(from);
+  T* dx = pointer<T>(to);
+  C* terms = pointer<C>(of_bias);
   Biases<C> biases(bias, period);
   int64_t i = 0;
   if (lanes && phase > 0) {
@@ -189,15 +189,14 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
   Biases<C> biases(bias, n);
   Wide<T, kLanes> of_dx;
   C* const none = nullptr;
-  const auto of = [](const char* row, int64_t i)
-                      FASTACT_INLINED { return reinterpret_cast<const T*>(row) + i; };
+  const auto of = [](const char* row, int64_t i) FASTACT_INLINED { return pointer<T>(row) + i; };
   const int64_t whole =
       for_groups(0, n, &biases, [&](int64_t i, int64_t m, const C* b) FASTACT_INLINED {
         Vector v[kVectors];
 #pragma GCC unroll 16
         for (int k = 0; k < kVectors; ++k) v[k] = fresh ? -Vector{} : load(lane + i + k * kVector);
         for (int64_t row = 0; row < rows; ++row) {
-          T* const to = reinterpret_cast<T*>(dx[row]) + i;
+          T* const to = pointer<T>(dx[row]) + i;
           prefetch<kLanes>(of(dy[row], i), kAheadInRow);
           if (!F::kIsIdentity) prefetch<kLanes>(of(x[row], i), kAheadInRow);
           prefetch<kLanes>(to, kAheadInRow);
@@ -209,7 +208,7 @@ void backward_rows(const char* const* dy, const char* const* x, const char* bias
   for (int64_t i = whole; fresh && i < n; ++i) lane[i] = -0.0;
   for (int64_t row = 0; row < rows; ++row)
     some_gradient(f, of(dy[row], whole), of(x[row], whole), biases.here(),
-                  reinterpret_cast<T*>(dx[row]) + whole, none, n - whole, lane + whole);
+                  pointer<T>(dx[row]) + whole, none, n - whole, lane + whole);
 }
 
 // Blocks of Philox, each word in 64 bits of a vector: the product of two lower halves is one
@@ -338,8 +337,8 @@ void drop(const char* from, const char* other, char* to, int64_t n, uint64_t ind
   const Dropout of = given;
   const C scale = C(of.scale);
   const RoundKeys keys(of.seed);
-  const T *x = reinterpret_cast<const T*>(from), *residual = reinterpret_cast<const T*>(other);
-  T* y = reinterpret_cast<T*>(to);
+  const T *x = pointer<T>(from), *residual = pointer<T>(other);
+  T* y = pointer<T>(to);
   alignas(64) uint32_t words[kDrawnWords] = {};
   const auto draw_from = [&](uint64_t first) FASTACT_INLINED {
     if (!of.drops_all) draw(first / kBlockWords, keys, words);
@@ -371,8 +370,8 @@ void drop_at(const char* from, const char* other, char* to, int64_t n, const uin
              const Dropout& given) {
   const Dropout of = given;
   const C scale = C(of.scale);
-  const C *x = reinterpret_cast<const C*>(from), *residual = reinterpret_cast<const C*>(other);
-  C* y = reinterpret_cast<C*>(to);
+  const C *x = pointer<C>(from), *residual = pointer<C>(other);
+  C* y = pointer<C>(to);
   for (int64_t i = 0; i < n; i += kDrawnWords) {
     const int64_t m = std::min(n - i, kDrawnWords);
     alignas(64) uint32_t words[kDrawnWords] = {};

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "common/core/axes.h"
 #include "cpu/core/tuning.h"
@@ -127,19 +128,6 @@ void read_strided(const ConvertKernels& kernels, int dtype, int compute_dtype, c
 void write_strided(const ConvertKernels& kernels, int dtype, const char* from, char* to,
                    int64_t stride, int64_t n, bool accumulate);
 
-// visit(row, how many) for the rows of the index-th of `partitions` parts, `width` of them at a
-// time. Parts are cut at multiples of `step`.
-template <class Visit>
-void for_rows(const StridedOperands& s, int64_t width, int64_t step, int64_t index,
-              int64_t partitions, Visit visit) {
-  const int64_t steps = (s.rows.size + step - 1) / step;
-  const int64_t end = std::min(steps * (index + 1) / partitions * step, s.rows.size);
-  for (int64_t row = steps * index / partitions * step, n; row < end; row += n) {
-    n = std::min(width, end - row);
-    visit(row, n);
-  }
-}
-
 // to OUT: n elements from (row, column) on, where rows are channels that come round again: each is
 // the number of its channel, of the compute type, at value_of(channel).
 template <class ValueOf>
@@ -175,6 +163,13 @@ inline void prefetch_bytes(const char* first, int64_t bytes) {
 // One number at any address, of a dtype that is computed; rounded once.
 void store_as(int dtype, char* at, double value);
 double number_at(int dtype, const char* at);
+// The same of int32 or int64, as an integer.
+inline int64_t integer_at(int dtype, const char* at) {
+  int64_t wide;
+  int32_t narrow;
+  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
+  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
+}
 
 // A span of elements of all operands, and a thread's means to read and write it.
 class ChunkReader {

@@ -112,11 +112,12 @@ struct Pass : Op {
   }
 };
 
-// The index-th of `partitions` parts of a pass without sums.
-template <class Op, class Argument>
-void run_pass(const FusedPlan& plan, const Argument& argument, int64_t index, int64_t partitions) {
-  const int64_t size = plan.operands.size();
-  with_frame<Pass<Op>>(argument, [&](Pass<Op>& pass) {
+// The index-th of `partitions` parts of a pass without sums. Job: what the op is made of, with a
+// FusedPlan `plan`.
+template <class Op, class Job>
+void run_pass(const Job* job, int64_t index, int64_t partitions) {
+  const int64_t size = job->plan.operands.size();
+  with_frame<Pass<Op>>(*job, [&](Pass<Op>& pass) {
     pass.run(begin_of_part(size, index, partitions), begin_of_part(size, index + 1, partitions));
   });
 }

@@ -68,6 +68,17 @@ NativeFunction native_function(const CallTable& table) {
   return made;
 }
 
+// Plans a call over so many elements, unless it is empty, and runs its partitions on the threads
+// that it is worth.
+template <class Plan, class Call, class... Options>
+void run_planned(void (*partition)(const Plan*, int64_t, int64_t), int64_t size, const Call& call,
+                 const KernelTable* kernels, Options... options) {
+  if (size == 0) return;
+  Plan plan;
+  prepare(&plan, kernels, call, options...);
+  run_partitions(resolve_threads(size), partition, &plan);
+}
+
 // The functions of all families, in the order of their families.
 const std::vector<NativeFunction>& native_functions();
 

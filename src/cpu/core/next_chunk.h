@@ -1,5 +1,5 @@
 // Memory that a thread will read after a chunk: its kernels prefetch it while they compute
-// (simd/prefetch.h).
+// (norms/rows/kernels.cpp).
 #pragma once
 
 #include <cstdint>

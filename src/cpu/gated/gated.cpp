@@ -168,23 +168,8 @@ void prepare(Gated* gated, const KernelTable* table, const GatedCall& call) {
             along_channels(gated->plan, call.dbias[k], call.dbias[k].dtype), call.accumulate);
 }
 
-void gated_forward_partition(const Gated* gated, int64_t index, int64_t partitions) {
-  run_pass<GatedForward>(gated->plan, *gated, index, partitions);
-}
-
-void gated_backward_partition(const Gated* gated, int64_t index, int64_t partitions) {
-  if (gated->sums.count)
-    run_summing_pass<GatedBackward>(gated->sums, *gated, index, partitions);
-  else
-    run_pass<GatedBackward>(gated->plan, *gated, index, partitions);
-}
-
 void gated_forward(const GatedCall& call, const KernelTable* kernels) noexcept {
-  const int64_t size = size_of(call.data[GatedCall::kA]);
-  if (size == 0) return;
-  Gated gated;
-  prepare(&gated, kernels, call);
-  run_partitions(resolve_threads(size), gated_forward_partition, &gated);
+  run_planned(run_pass<GatedForward, Gated>, size_of(call.data[GatedCall::kA]), call, kernels);
 }
 
 int64_t backward_workspace(const GatedCall& call, const KernelTable*) {
@@ -199,7 +184,9 @@ void gated_backward(const GatedCall& call, Execution* execution) {
   }
   Gated gated;
   prepare(&gated, execution->kernels, call);
-  run_with_sums(gated_backward_partition, &gated, execution->workspace, execution->bytes, size);
+  const auto run =
+      gated.sums.count ? run_summing_pass<GatedBackward, Gated> : run_pass<GatedBackward, Gated>;
+  run_with_sums(run, &gated, execution->workspace, execution->bytes, size);
 }
 
 }  // namespace

@@ -109,19 +109,19 @@ class GateBiasSums {
                   every = gradients.parts * gradients.part_lanes;
     const bool reads_back = reads_back_all();
     if (reads_back)
-      for (int64_t row = begin; row < g.batch.rows; row += every)
-        tiles.run(row, std::min(gradients.part_lanes, g.batch.rows - row), 0, g.columns);
+      for (int64_t row = begin; row < g.batch.size; row += every)
+        tiles.run(row, std::min(gradients.part_lanes, g.batch.size - row), 0, g.columns);
     for (int64_t first = 0; first < g.columns; first += gradients.tile) {
       const int64_t n = std::min(gradients.tile, g.columns - first), width = n * g.biases;
       double* to = lanes_of(gradients, first);
       if (!reads_back)
-        for (int64_t row = begin; row < g.batch.rows; row += every)
-          add_made(first, n, 0, row, std::min(row + gradients.part_lanes, g.batch.rows), lanes);
-      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.rows);
+        for (int64_t row = begin; row < g.batch.size; row += every)
+          add_made(first, n, 0, row, std::min(row + gradients.part_lanes, g.batch.size), lanes);
+      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.size);
            ++lane) {
         double* sums = reads_back ? lanes : lanes + lane * width;
         if (reads_back)
-          fold(first, n, 0, g.batch.rows, lane, every, lanes);
+          fold(first, n, 0, g.batch.size, lane, every, lanes);
         else
           fold_made(lane, every, width);
         std::copy_n(sums, width, to + lane * width);
@@ -132,7 +132,7 @@ class GateBiasSums {
   // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
   // fold.
   void fold_made(int64_t lane, int64_t step, int64_t width) {
-    const int64_t count = std::min<int64_t>(g.batch.rows, kLanes);
+    const int64_t count = std::min<int64_t>(g.batch.size, kLanes);
     for (int64_t half = kLanes / 2; half >= step; half /= 2)
       for (int64_t l = lane; l < half && l + half < count; l += step)
         for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
@@ -166,7 +166,7 @@ class GateBiasSums {
 
   void chunk(int64_t first, int64_t n, int64_t index, double* to, double* errors) {
     const int64_t begin = index * r.chunk_blocks * kReduceBlock;
-    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.batch.rows);
+    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.batch.size);
     const int64_t width = n * g.biases;
     for (int64_t row = begin; row < end; row += kReduceBlock) {
       const int64_t rows = std::min(kReduceBlock, end - row);
@@ -233,7 +233,7 @@ class GateBiasSums {
       const GateOperand& s = g.operands[operand_of_sum(g, k)];
       const int64_t position = is_gate ? gradients.gate_order[k] : k;
       if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
-      for (int64_t i = 0; i < rows; ++i) at[i] = tiles.offset(s, row + i * kLanes);
+      for (int64_t i = 0; i < rows; ++i) at[i] = g.offset(s, row + i * kLanes);
       r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
                           is_whole && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
                           lane + position * n, 0, fresh);
@@ -249,8 +249,8 @@ class GateBiasSums {
         const GateOperand& s = g.operands[index];
         const int64_t position = k < kGatesOf[g.kind] ? gradients.gate_order[k] : k;
         for (int64_t j = 0; j < m; ++j) {
-          const int64_t at = tiles.is_direct(index) ? tiles.offset(s, row + i + j)
-                                                    : j * n * g.elements.compute_item;
+          const int64_t at =
+              tiles.is_direct(index) ? g.offset(s, row + i + j) : j * n * g.elements.compute_item;
           const char* start =
               tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
           r.kernels->add_rows(start, &at, 1, 1, n, nullptr,

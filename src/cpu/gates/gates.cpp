@@ -62,14 +62,13 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   int64_t items[kArrays];
   batch.ndim = last;
   for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, items[k] = g->elements.item;
-  Axis<kArrays> axes[kMaxAxes];
-  g->batch.axes = find_axes(axes, batch, kArrays, arrays, items, [](int) { return 0; });
-  g->batch.axes = merge_axes(axes, g->batch.axes);
-  g->batch.rows = 1;
-  for (int i = 0; i < g->batch.axes; ++i) g->batch.rows *= g->batch.length[i] = axes[i].length;
+  Axis<kReaderOperands> axes[kMaxAxes];
+  const int found = find_axes(axes, batch, kArrays, arrays, items, [](int) { return 0; });
+  const int merged = merge_axes(axes, found);
+  for (int i = 0; i < merged; ++i) g->batch.append(axes[i]);
 
   for (GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
-  g->is_joined = g->columns < kFewColumns && g->batch.rows > 1;
+  g->is_joined = g->columns < kFewColumns && g->rows() > 1;
   g->moves = g->is_joined;
   g->lacks = false;
   // A kernel converts 16-bit arrays itself where it can read and write all of them.
@@ -86,10 +85,8 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
     auto bits = reinterpret_cast<uintptr_t>(x.data) | uintptr_t(column);
     GateOperand s;
     s.column = column;
-    for (int axis = 0; axis < g->batch.axes; ++axis) {
-      s.step[axis] = axes[axis].stride[&array - all];
-      bits |= uintptr_t(s.step[axis]);
-    }
+    s.array = int(&array - all);
+    for (int axis = 0; axis < merged; ++axis) bits |= uintptr_t(axes[axis].stride[s.array]);
     // Sums of biases read all gates of a row as one span: one column of each is no exception there.
     const bool has_run = column == g->elements.item || (g->columns == 1 && array.count == 1);
     s.is_dense = has_run && bits % uintptr_t(g->elements.item) == 0;

@@ -26,6 +26,7 @@
 
 #include "common/gates/call.h"
 #include "common/gates/gates.h"
+#include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/gates/kernels.h"
 
@@ -37,18 +38,11 @@ struct GateElements {
   int64_t item, compute_item;  // bytes
 };
 
-// The axes of the batch, merged, outermost first.
-struct GateBatch {
-  int axes;
-  int64_t length[kMaxAxes];
-  int64_t rows;  // of all of them
-};
-
-// One gate of an array, or a state; strides in bytes, with the batch's axes as rows.
+// One gate of an array, or a state.
 struct GateOperand {
   char* data;
-  int64_t column;
-  int64_t step[kMaxAxes];
+  int array;                 // whose strides it has
+  int64_t column;            // bytes from one to the next
   bool is_dense, is_direct;  // a row's columns lie side by side; and need no conversion
 };
 
@@ -66,7 +60,7 @@ struct Gates {
   int kind;
   GateElements elements;
   bool backward, accumulate;
-  GateBatch batch;
+  OperandAxes batch;  // of each array: the axes of the rows
   int64_t columns;
   GateOperand operands[kGateOperands];
   GateBias bias[kMostGates];
@@ -75,7 +69,12 @@ struct Gates {
   bool lacks;      // something has a buffer as its stand-in
   bool is_joined;  // rows are short
 
-  int64_t rows() const { return batch.rows; }
+  int64_t rows() const { return batch.size; }
+  // Where a row of an operand begins, and bytes from one to the next along the last axis.
+  int64_t offset(const GateOperand& s, int64_t row) const { return batch.offset(s.array, row); }
+  int64_t row_step(const GateOperand& s) const {
+    return batch.count ? batch.stride[s.array][batch.count - 1] : 0;
+  }
 };
 
 // Plans a call that is not empty. backward: else forward.

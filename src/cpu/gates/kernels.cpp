@@ -26,7 +26,7 @@ FASTACT_HD void for_steps(int64_t n, Visit step) {
 
 template <class T>
 FASTACT_HD T* at(const GateRows& rows, int index, int64_t row, int64_t column) {
-  return reinterpret_cast<T*>(rows.data[index]) + row * rows.step[index] + column;
+  return pointer<T>(rows.data[index]) + row * rows.step[index] + column;
 }
 
 // Elements that are converted at once, if they have 16 bits.

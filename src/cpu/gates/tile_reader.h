@@ -41,8 +41,10 @@ class GateTiles {
   // `made`, until the next one.
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     const bool converts = g.converting && columns % kGateStep == 0, moves = g.moves && !converts;
-    if (g.batch.axes)
-      n = std::min(n, g.batch.length[g.batch.axes - 1] - row % g.batch.length[g.batch.axes - 1]);
+    if (g.batch.count) {
+      const int64_t length = g.batch.length[g.batch.count - 1];
+      n = std::min(n, length - row % length);
+    }
     if (moves || (converts && g.backward))
       n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
@@ -53,10 +55,10 @@ class GateTiles {
       rows.step[index] = moves ? columns : 0;
       rows.made[index] = reinterpret_cast<float*>(buffers[index]);
       if (!s.data) continue;
-      at[index] = s.data + offset(s, row) + column * s.column;
+      at[index] = s.data + g.offset(s, row) + column * s.column;
       if (converts || is_direct(index)) {
         rows.data[index] = at[index];
-        rows.step[index] = g.batch.axes ? s.step[g.batch.axes - 1] / g.elements.item : 0;
+        rows.step[index] = g.row_step(s) / g.elements.item;
       } else if (!is_gate_output(g.backward, index)) {
         load(index, n, columns);
       }
@@ -81,28 +83,15 @@ class GateTiles {
   // The compute type's values of an output that is not direct, or not wanted.
   const char* made(int index) const { return buffers[index]; }
 
-  int64_t offset(const GateOperand& s, int64_t row) const {
-    int64_t bytes = 0;
-    for (int axis = g.batch.axes; axis-- > 1;) {
-      bytes += row % g.batch.length[axis] * s.step[axis];
-      row /= g.batch.length[axis];
-    }
-    return g.batch.axes ? bytes + row * s.step[0] : 0;
-  }
-
  private:
   static constexpr int64_t kColumns = kPiece;    // columns of a tile, at most
   static constexpr int kStates = kStateOut + 1;  // operands
-
-  int64_t row_step(const GateOperand& s) const {
-    return g.batch.axes ? s.step[g.batch.axes - 1] : 0;
-  }
 
   void load(int index, int64_t n, int64_t columns) {
     const GateOperand& s = g.operands[index];
     const auto to_compute = g.kernels->to_compute[g.elements.dtype];
     for (int64_t row = 0; row < n; ++row) {
-      const char* from = at[index] + row * row_step(s);
+      const char* from = at[index] + row * g.row_step(s);
       char* to = buffers[index] + row * columns * g.elements.compute_item;
       if (s.is_dense)
         to_compute(from, to, columns);
@@ -117,7 +106,7 @@ class GateTiles {
     const auto from_compute = g.kernels->from_compute[g.elements.dtype][g.accumulate];
     for (int64_t row = 0; row < n; ++row) {
       const char* from = buffers[index] + row * columns * g.elements.compute_item;
-      char* to = at[index] + row * row_step(s);
+      char* to = at[index] + row * g.row_step(s);
       if (s.is_dense)
         from_compute(from, to, columns);
       else

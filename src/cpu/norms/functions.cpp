@@ -18,9 +18,7 @@ void forward(const NormCall& call, const KernelTable* kernels) noexcept {
     fill(call.rstd, std::nan(""));
     return;
   }
-  Norm norm;
-  prepare(&norm, kernels, call, NormCall::kX);
-  run_partitions(resolve_threads(size_of(x)), norm_forward_partition, &norm);
+  run_planned(norm_forward_partition, size_of(x), call, kernels, NormCall::kX);
 }
 
 int64_t backward_workspace(const NormCall& call, const KernelTable* kernels) {

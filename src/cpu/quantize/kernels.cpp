@@ -1,6 +1,8 @@
 // The kernels of quantize/kernels.h.
 #include "cpu/quantize/kernels.h"
 
+#include "cpu/simd/vector.h"
+
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
@@ -9,7 +11,7 @@ constexpr int64_t kAtOnce = 64;  // of a constant length a loop has no rest
 // block(x) for all of them, so many at a time; behind the last ones there are zeros.
 template <class C, class Block>
 FASTACT_HD void for_blocks(const char* from, int64_t n, Block block) {
-  const C* const x = reinterpret_cast<const C*>(from);
+  const C* const x = pointer<C>(from);
   for (int64_t i = 0; i < n; i += kAtOnce) {
     const int64_t m = n - i < kAtOnce ? n - i : kAtOnce;
     C padded[kAtOnce];

@@ -1,8 +1,7 @@
 // Codes and scales (common/quantize/quantize.h) of rows: the elements that share a scale. A row is
 // read twice where both are made, the second time from the cache. And 16-bit data in float32.
-#include "cpu/core/chunk_reader.h"
 #include "cpu/core/native_function.h"
-#include "cpu/core/scratch.h"
+#include "cpu/core/row_pass.h"
 #include "cpu/quantize/kernels.h"
 
 namespace fastact {
@@ -20,32 +19,27 @@ struct Quantize {
 constexpr int64_t kTogether = 4096;  // elements of short rows, which stay in the first-level cache
 constexpr int64_t kRows = 32;        // rows, at most
 
-struct Rows {
+struct Rows : RowPass {
   const Quantize& q;
-  const StridedOperands& s;
   const bool is_double;
   const int64_t piece;  // elements at a time
-  ChunkReader reader;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char codes[kPiece];
 
   explicit Rows(const Quantize& quantize)
-      : q(quantize),
-        s(q.operands),
+      : RowPass(quantize.operands),
+        q(quantize),
         is_double(s.compute_dtype == kF64),
         piece(s.is_direct[Quantize::kX] && (!q.has_codes || s.has_unit_stride[Quantize::kCodes])
                   ? s.columns.size
-                  : kPiece),
-        reader(s) {}
+                  : kPiece) {
+    width = std::clamp<int64_t>(kTogether / std::max<int64_t>(s.columns.size, 1), 1, kRows);
+  }
 
-  // visit(x, column, how many) for a row's elements, in the compute type.
+  // visit(x, how many) for a row's elements, in the compute type.
   template <class Visit>
-  void for_pieces(int64_t row, Visit visit) {
-    for (int64_t column = 0, n; column < s.columns.size; column += n) {
-      n = std::min(piece, s.columns.size - column);
-      reader.go(row, column, n);
-      visit(reader.load(Quantize::kX, x), n);
-    }
+  void for_elements(int64_t row, Visit visit) {
+    for_pieces(row, [&](int64_t, int64_t n) { visit(reader.load(Quantize::kX, x), n); }, piece);
   }
 
   // The scale of a peak in the compute type.
@@ -53,14 +47,14 @@ struct Rows {
     return is_double ? scale_of(peak, q.format) : double(scale_of(float(peak), q.format));
   }
 
-  // `count` rows, at most kRows: their peaks, scales, codes. So no row waits for the one before it.
-  void rows(int64_t first, int64_t count) {
+  // `count` rows: their peaks, scales, codes. So no row waits for the one before it.
+  void visit(int64_t first, int64_t count) {
     double scale[kRows];
     for (int64_t i = 0; i < count; ++i)
       scale[i] = q.finds_scale ? 0 : reader.number(Quantize::kScale, first + i);
     if (q.finds_scale || !q.has_codes) {
       for (int64_t i = 0; i < count; ++i) {
-        for_pieces(first + i, [&](const char* from, int64_t n) {
+        for_elements(first + i, [&](const char* from, int64_t n) {
           scale[i] = std::max(scale[i], q.kernels->peak[is_double](from, n));
         });
       }
@@ -71,7 +65,7 @@ struct Rows {
     }
     if (!q.has_codes) return;
     for (int64_t i = 0; i < count; ++i) {
-      for_pieces(first + i, [&](const char* from, int64_t n) {
+      for_elements(first + i, [&](const char* from, int64_t n) {
         char* const at = reader.stored(Quantize::kCodes);
         q.kernels->encode[is_double](from, n, scale[i], q.format, at ? at : codes);
         if (!at) reader.scatter(Quantize::kCodes, codes);
@@ -89,27 +83,14 @@ void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bo
   q->finds_scale = finds_scale, q->has_codes = call.codes.shape;
 }
 
-void quantize_partition(const Quantize* q, int64_t index, int64_t partitions) {
-  with_frame<Rows>(*q, [&](Rows& rows) {
-    const int64_t columns = std::max<int64_t>(q->operands.columns.size, 1);
-    const int64_t width = std::clamp<int64_t>(kTogether / columns, 1, kRows);
-    for_rows(q->operands, width, 1, index, partitions,
-             [&](int64_t row, int64_t n) { rows.rows(row, n); });
-  });
-}
-
-struct Widened {
-  const StridedOperands& s;
-  ChunkReader reader;
+struct Widened : RowPass {
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char residual[kPiece * sizeof(double)];
 
-  explicit Widened(const StridedOperands& operands) : s(operands), reader(s) {}
+  using RowPass::RowPass;
 
-  void row(int64_t index) {
-    for (int64_t column = 0, n; column < s.columns.size; column += n) {
-      n = std::min(kPiece, s.columns.size - column);
-      reader.go(index, column, n);
+  void visit(int64_t index, int64_t) {
+    for_pieces(index, [&](int64_t, int64_t n) {
       char* const to = reader.target(WidenCall::kY, x, false);
       const char* from = reader.load(WidenCall::kX, to);
       if (s.data[WidenCall::kTotal]) {
@@ -119,23 +100,13 @@ struct Widened {
         from = reader.load(WidenCall::kTotal, to);  // what was rounded
       }
       if (from != to || to == x) reader.store(WidenCall::kY, from, false);
-    }
+    });
   }
 };
 
-void widen_partition(const StridedOperands* operands, int64_t index, int64_t partitions) {
-  with_frame<Widened>(*operands, [&](Widened& rows) {
-    for_rows(*operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.row(row); });
-  });
-}
-
 template <bool finds_scale>
 void quantize(const QuantizeCall& call, const KernelTable* kernels) noexcept {
-  const int64_t size = size_of(call.x);
-  if (size == 0) return;
-  Quantize job;
-  prepare(&job, kernels, call, finds_scale);
-  run_partitions(resolve_threads(size), quantize_partition, &job);
+  run_planned(run_rows<Rows, Quantize>, size_of(call.x), call, kernels, finds_scale);
 }
 
 void widen_array(const WidenCall& call, const KernelTable* kernels) noexcept {
@@ -143,14 +114,10 @@ void widen_array(const WidenCall& call, const KernelTable* kernels) noexcept {
   const int64_t size = size_of(x);
   if (size == 0) return;
   StridedOperands operands;
-  Operand arrays[WidenCall::kArrays];
-  int dtypes[WidenCall::kArrays];
-  for (int k = 0; k < WidenCall::kArrays; ++k)
-    arrays[k] = call.data[k], dtypes[k] = call.data[k].dtype;
   bool last[kMaxAxes] = {};
   if (x.ndim) last[x.ndim - 1] = true;
-  plan_rows(&operands, kernels->convert, WidenCall::kArrays, arrays, dtypes, last, false);
-  run_partitions(resolve_threads(size), widen_partition, &operands);
+  plan_rows(&operands, kernels->convert, WidenCall::kArrays, call.data, last);
+  run_partitions(resolve_threads(size), run_rows<Widened, StridedOperands>, &operands);
 }
 
 }  // namespace

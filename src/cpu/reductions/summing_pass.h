@@ -240,11 +240,10 @@ struct SummingPass : Op, BlockSource {
 
 // The index-th of `partitions` parts of a pass with sums. After all of them: merge_partition of
 // each.
-template <class Op, class Argument>
-void run_summing_pass(const ChannelSums& sums, const Argument& argument, int64_t index,
-                      int64_t partitions) {
-  with_frame<SummingPass<Op>>(argument, [&](SummingPass<Op>& pass) {
-    reduce_tasks(sums.each, Op::kSums, pass, index, partitions);
+template <class Op, class Job>
+void run_summing_pass(const Job* job, int64_t index, int64_t partitions) {
+  with_frame<SummingPass<Op>>(*job, [&](SummingPass<Op>& pass) {
+    reduce_tasks(job->sums.each, Op::kSums, pass, index, partitions);
   });
 }
 

@@ -11,11 +11,6 @@ namespace {
 
 using Data = RotaryCall;
 
-template <class T>
-FASTACT_HD T* as(char* at) {
-  return reinterpret_cast<T*>(at);
-}
-
 // visit(i, m) for all n pairs: where 16 bits are converted, as many as registers hold.
 template <class T, class Visit>
 FASTACT_HD void for_pairs(int64_t n, Visit visit) {
@@ -31,9 +26,9 @@ struct Halves {
   using C = Compute<T>;
 
   FASTACT_HD static void turn(char* const* at, int64_t n, C, C) {
-    const A *const cosines = as<A>(at[Data::kCos]), *const sines = as<A>(at[Data::kSin]);
-    const T *const of_a = as<T>(at[Data::kA]), *const of_b = as<T>(at[Data::kB]);
-    T *const to_a = as<T>(at[Data::kOutA]), *const to_b = as<T>(at[Data::kOutB]);
+    const A *const cosines = pointer<A>(at[Data::kCos]), *const sines = pointer<A>(at[Data::kSin]);
+    const T *const of_a = pointer<T>(at[Data::kA]), *const of_b = pointer<T>(at[Data::kB]);
+    T *const to_a = pointer<T>(at[Data::kOutA]), *const to_b = pointer<T>(at[Data::kOutB]);
     for_pairs<T>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
       Wide<A, kInRegisters> wide_cos, wide_sin;
       Wide<T, kInRegisters> wide_a, wide_b, made_a, made_b;
@@ -55,9 +50,9 @@ struct Neighbours {
   using C = Compute<T>;
 
   FASTACT_HD static void turn(char* const* at, int64_t n, C there, C back) {
-    const A *const cosines = as<A>(at[Data::kCos]), *const sines = as<A>(at[Data::kSin]);
-    const T* const of_x = as<T>(at[Data::kA]);
-    T* const to = as<T>(at[Data::kOutA]);
+    const A *const cosines = pointer<A>(at[Data::kCos]), *const sines = pointer<A>(at[Data::kSin]);
+    const T* const of_x = pointer<T>(at[Data::kA]);
+    T* const to = pointer<T>(at[Data::kOutA]);
     for_pairs<T>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
       Wide<A, kInRegisters> wide_cos, wide_sin;
       const C *cos = wide_cos.read(cosines + i, m), *sin = wide_sin.read(sines + i, m);

@@ -28,13 +28,6 @@ struct Rotary {
 constexpr int kRead[] = {Data::kA, Data::kB, Data::kCos, Data::kSin};
 constexpr int kWritten[] = {Data::kOutA, Data::kOutB};
 
-int64_t number_of(int dtype, const char* at) {
-  int64_t wide;
-  int32_t narrow;
-  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
-  return memcpy(&narrow, at, sizeof narrow), narrow;
-}
-
 int64_t column_step(const StridedOperands& s, int k) {
   return s.columns.count ? s.columns.stride[k][0] : s.items[k];
 }
@@ -104,7 +97,7 @@ struct Pairs {
     if (rotary.table_rows) {
       // It was compared, and another thread may have changed it since.
       const int64_t position =
-          std::clamp(number_of(s.dtypes[Data::kPositions], s.row(Data::kPositions, row)),
+          std::clamp(integer_at(s.dtypes[Data::kPositions], s.row(Data::kPositions, row)),
                      int64_t(0), rotary.table_rows - 1);
       for (int k = 0; k < 2; ++k) of.at[Data::kCos + k] += position * rotary.table_step[k];
     }
@@ -197,26 +190,21 @@ void prepare(Rotary* rotary, const KernelTable* table, const RotaryCall& call) {
 // Tells whether the table has a row for each position.
 bool has_valid_positions(const RotaryCall& call) {
   const ArrayArgument& positions = call.data[Data::kPositions];
-  const int64_t item = item_size(positions.dtype), rows = call.data[Data::kCos].shape[0];
-  int64_t index[kMaxAxes] = {};
-  const char* at = positions.data;
   if (is_empty(positions)) return true;
-  for (;;) {
-    const int64_t number = number_of(positions.dtype, at);
-    if (number < 0 || number >= rows) return false;
-    int i = positions.ndim - 1;
-    for (; i >= 0; --i) {
-      const int64_t step = byte_stride(positions, i, item);
-      if (step == 0) continue;  // they repeat
-      if (++index[i] < positions.shape[i]) {
-        at += step;
-        break;
-      }
-      at -= (positions.shape[i] - 1) * step;
-      index[i] = 0;
-    }
-    if (i < 0) return true;
+  Axes axes;
+  for (int i = 0; i < positions.ndim; ++i) {
+    const int64_t step = byte_stride(positions, i, item_size(positions.dtype));
+    if (step != 0) axes.append(positions.shape[i], step, 0);  // else they repeat
   }
+  const int64_t rows = call.data[Data::kCos].shape[0], step = last_stride(axes);
+  bool are_valid = true;
+  for_spans(axes, 0, axes.size, [&](int64_t first, int64_t, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t number = integer_at(positions.dtype, positions.data + first + i * step);
+      are_valid &= number >= 0 && number < rows;
+    }
+  });
+  return are_valid;
 }
 
 void rotary_partition(const Rotary* rotary, int64_t index, int64_t partitions) {

@@ -8,21 +8,12 @@ namespace {
 // So many terms are added in the compute type before their sum counts in double.
 constexpr int kTermsOfLane = 8;
 
-template <class C>
-FASTACT_HD const C* in(const SecondChunk& chunk, int k) {
-  return reinterpret_cast<const C*>(chunk.in[k]);
-}
-template <class C>
-FASTACT_HD C* out(const SecondChunk& chunk, int k) {
-  return reinterpret_cast<C*>(chunk.out[k]);
-}
-
 template <class C, class Of>
 void sum(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lanes) {
   typedef C V __attribute__((vector_size(kVector * sizeof(double))));
   constexpr int kCount = int(sizeof(V) / sizeof(C)), kVectorsOfLanes = kSecondLanes / kCount;
-  const C *saved = in<C>(chunk, 0), *u = in<C>(chunk, 1), *dy = in<C>(chunk, 2),
-          *weight = in<C>(chunk, 3);
+  const C *saved = pointer<C>(chunk.in[0]), *u = pointer<C>(chunk.in[1]),
+          *dy = pointer<C>(chunk.in[2]), *weight = pointer<C>(chunk.in[3]);
   const Of of(row);
   const auto at = [](const C* from) FASTACT_INLINED {
     V v;
@@ -51,10 +42,10 @@ void sum(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lane
 
 template <class C, class Of>
 void make(const SecondChunk& chunk, int64_t n, const SecondRow& row) {
-  const C *saved = in<C>(chunk, 0), *u = in<C>(chunk, 1), *dy = in<C>(chunk, 2),
-          *weight = in<C>(chunk, 3);
-  C *const ddy = out<C>(chunk, 0), *const dsaved = out<C>(chunk, 1),
-           *const terms = out<C>(chunk, 2);
+  const C *saved = pointer<C>(chunk.in[0]), *u = pointer<C>(chunk.in[1]),
+          *dy = pointer<C>(chunk.in[2]), *weight = pointer<C>(chunk.in[3]);
+  C *const ddy = pointer<C>(chunk.out[0]), *const dsaved = pointer<C>(chunk.out[1]),
+           *const terms = pointer<C>(chunk.out[2]);
   const Of of(row);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {

@@ -5,22 +5,30 @@
 #include <algorithm>
 
 #include "cpu/core/native_function.h"
-#include "cpu/core/scratch.h"
+#include "cpu/core/row_pass.h"
+#include "cpu/softmax/kernels.h"
 
 namespace fastact {
 namespace {
 
 using Data = SecondCall;
 
+struct SecondJob {
+  StridedOperands operands;  // by SecondCall::Data
+  const SecondKernels* kernels;
+  const SoftmaxLoops* softmax;  // of the compute type
+  int kind;
+  bool accumulate;
+  SecondRow row;  // the numbers of the call
+};
+
 constexpr int kRead[] = {Data::kSaved, Data::kU, Data::kDy, Data::kWeight};
 constexpr int kWritten[] = {Data::kDDy, Data::kDSaved, Data::kTerms};
 
 // One thread's rows.
-struct SecondRows {
+struct SecondRows : RowPass {
   const SecondJob& job;
-  const StridedOperands& s;
   const bool is_wide;
-  ChunkReader reader;
   SecondRow row;
   SecondChunk chunk;
   alignas(64) double lanes[kMostSecondSums * kSecondLanes];
@@ -28,42 +36,35 @@ struct SecondRows {
   alignas(64) char made[3][kPiece * sizeof(double)];
 
   explicit SecondRows(const SecondJob& j)
-      : job(j), s(j.operands), is_wide(s.compute_dtype == kF64), reader(s), row(j.row) {
+      : RowPass(j.operands), job(j), is_wide(s.compute_dtype == kF64), row(j.row) {
     char one[sizeof(double)];
     store_as(s.compute_dtype, one, 1.0);
     if (!s.data[Data::kWeight]) s.kernels->fill[is_wide](one, read[3], kPiece);
   }
 
-  // visit(elements) of the chunks of a row, whose operands are then at hand. again: they were
-  // visited, and the only chunk of a row is still there.
-  template <class Visit>
-  void for_chunks(int64_t index, bool again, Visit visit) {
-    for (int64_t column = 0, n; column < s.columns.size; column += n) {
-      n = std::min(kPiece, s.columns.size - column);
-      if (!again || s.columns.size > kPiece) load(index, column, n);
-      visit(n);
-    }
-  }
-
-  void load(int64_t index, int64_t column, int64_t n) {
-    reader.go(index, column, n);
+  // Has the operands of n elements at hand, to which the reader went.
+  void load(int64_t n) {
     for (int k = 0; k < 4; ++k)
       chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
     if (job.kind == kSecondOfLogSoftmax) {
-      job.softmax->exponentials(chunk.in[0], n, 0.0, 1.0, read[3]);
+      const double zero = 0.0, one = 1.0;
+      job.softmax->exponentials({chunk.in[0], 0}, 1, n, &zero, &one, {read[3], 0});
       chunk.in[3] = read[3];
     }
   }
 
   double number(int k, int64_t index) const { return s.data[k] ? reader.number(k, index) : 0.0; }
 
-  void run(int64_t index) {
+  void visit(int64_t index, int64_t) {
     row.mean = number(Data::kMean, index), row.rstd = number(Data::kRstd, index);
     std::fill_n(lanes, sums() * kSecondLanes, 0.0);
-    for_chunks(index, false,
-               [&](int64_t n) { job.kernels->sum[is_wide][job.kind](chunk, n, row, lanes); });
+    for_pieces(index, [&](int64_t, int64_t n) {
+      load(n);
+      job.kernels->sum[is_wide][job.kind](chunk, n, row, lanes);
+    });
     finish();
-    for_chunks(index, true, [&](int64_t n) {
+    for_pieces(index, [&](int64_t, int64_t n) {
+      if (s.columns.size > kPiece) load(n);  // else they still are
       for (int k = 0; k < 3; ++k) chunk.out[k] = reader.target(kWritten[k], made[k], adds(k));
       job.kernels->make[is_wide][job.kind](chunk, n, row);
       for (int k = 0; k < 3; ++k) reader.finish(kWritten[k], chunk.out[k], made[k], adds(k));
@@ -88,28 +89,15 @@ struct SecondRows {
 };
 
 void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
-  Operand arrays[Data::kArrays];
-  int dtypes[Data::kArrays];
-  for (int k = 0; k < Data::kArrays; ++k) arrays[k] = call.data[k], dtypes[k] = call.data[k].dtype;
-  plan_rows(&job->operands, table->convert, Data::kArrays, arrays, dtypes, call.reduced, false);
+  plan_rows(&job->operands, table->convert, Data::kArrays, call.data, call.reduced);
   job->kernels = table->second;
-  job->softmax = table->softmax->kernels + (job->operands.compute_dtype == kF64);
+  job->softmax = table->softmax->bands + job->operands.compute_dtype;
   job->kind = call.kind, job->accumulate = call.accumulate;
   job->row = {0, 0, call.weight_offset, call.scale, {}};
 }
 
-void run_share(const SecondJob* job, int64_t index, int64_t partitions) {
-  with_frame<SecondRows>(*job, [&](SecondRows& rows) {
-    for_rows(job->operands, 1, 1, index, partitions, [&](int64_t row, int64_t) { rows.run(row); });
-  });
-}
-
 void second_rows(const SecondCall& call, const KernelTable* kernels) noexcept {
-  const int64_t size = size_of(call.data[Data::kSaved]);
-  if (size == 0) return;
-  SecondJob job;
-  prepare(&job, kernels, call);
-  run_partitions(resolve_threads(size), run_share, &job);
+  run_planned(run_rows<SecondRows, SecondJob>, size_of(call.data[Data::kSaved]), call, kernels);
 }
 
 }  // namespace

@@ -3,9 +3,6 @@
 #pragma once
 
 #include "common/second/second.h"
-#include "cpu/core/chunk_reader.h"
-#include "cpu/core/kernel_table.h"
-#include "cpu/softmax/kernels.h"
 
 namespace fastact {
 
@@ -24,15 +21,6 @@ struct SecondKernels {
   void (*sum[2][kSecondKinds])(const SecondChunk& chunk, int64_t n, const SecondRow& row,
                                double* lanes);
   void (*make[2][kSecondKinds])(const SecondChunk& chunk, int64_t n, const SecondRow& row);
-};
-
-struct SecondJob {
-  StridedOperands operands;  // by SecondCall::Data
-  const SecondKernels* kernels;
-  const SoftmaxKernels* softmax;
-  int kind;
-  bool accumulate;
-  SecondRow row;  // the numbers of the call
 };
 
 }  // namespace fastact

@@ -11,12 +11,12 @@ namespace {
 // this one has been computed, and by then the hardware's prefetcher has lost the thread.
 template <class T>
 void to_compute_all(const char* from, char* to, int64_t n) {
-  const T* x = reinterpret_cast<const T*>(from);
+  const T* x = pointer<T>(from);
   if constexpr (sizeof(T) >= sizeof(float)) {
     memcpy(to, from, n * sizeof(T));
   } else {
     constexpr int64_t kLine = kCacheLine / sizeof(T);
-    float* wide = reinterpret_cast<float*>(to);
+    float* wide = pointer<float>(to);
     int64_t i = 0;
     for (; i + kLine <= n; i += kLine) {
       __builtin_prefetch(x + i + n);
@@ -29,8 +29,8 @@ void to_compute_all(const char* from, char* to, int64_t n) {
 template <class T, bool accumulate>
 void from_compute_all(const char* from, char* to, int64_t n) {
   using C = Compute<T>;
-  const C* wide = reinterpret_cast<const C*>(from);
-  T* y = reinterpret_cast<T*>(to);
+  const C* wide = pointer<C>(from);
+  T* y = pointer<T>(to);
   if constexpr (sizeof(T) < sizeof(float)) {
     constexpr int64_t kLine = kCacheLine / sizeof(T);
     float sum[kChunk];
@@ -53,33 +53,33 @@ void from_compute_all(const char* from, char* to, int64_t n) {
 }
 
 void round_all(const char* from, char* to, int64_t n) {
-  const double* x = reinterpret_cast<const double*>(from);
-  float* y = reinterpret_cast<float*>(to);
+  const double* x = pointer<double>(from);
+  float* y = pointer<float>(to);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) y[i] = float(x[i]);
 }
 
 template <class T>
 void add(const char* from, const char* bias, const char* residual, char* to, int64_t n) {
-  const T *x = reinterpret_cast<const T*>(from), *b = reinterpret_cast<const T*>(bias);
-  const T* r = reinterpret_cast<const T*>(residual);
-  T* z = reinterpret_cast<T*>(to);
+  const T *x = pointer<T>(from), *b = pointer<T>(bias);
+  const T* r = pointer<T>(residual);
+  T* z = pointer<T>(to);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) z[i] = (x[i] + b[i]) + r[i];
 }
 
 template <class T>
 void plus(const char* from, const char* other, char* to, int64_t n) {
-  const T *x = reinterpret_cast<const T*>(from), *z = reinterpret_cast<const T*>(other);
-  T* y = reinterpret_cast<T*>(to);
+  const T *x = pointer<T>(from), *z = pointer<T>(other);
+  T* y = pointer<T>(to);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] + z[i];
 }
 
 template <class T>
 void fill(const char* from, char* to, int64_t n) {
-  const T x = *reinterpret_cast<const T*>(from);
-  T* y = reinterpret_cast<T*>(to);
+  const T x = *pointer<T>(from);
+  T* y = pointer<T>(to);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) y[i] = x;
 }

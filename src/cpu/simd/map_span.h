@@ -32,16 +32,28 @@ FASTACT_HD void map_span(const T* a, const T* b, T* to, int64_t n, F f) {
   map_span<int(kCacheLine / sizeof(Compute<T>))>(a, b, to, n, f);
 }
 
-// to[i] = f(i, a[i], b[i]), in the type that T is computed in, for any n elements, `length` of them
-// at a time; `to` is a, b or disjoint from both.
-template <int64_t length, class T, class F>
-FASTACT_HD void map_indexed(const T* a, const T* b, T* to, int64_t n, F f) {
-  Wide<T, length> wide_a, wide_b, wide;
+// to[i] = f(i, a[i], b[i]), or f(i, a[i]), in the type that T is computed in, for any n elements,
+// `length` of them at a time; `to` is a, b or disjoint from both.
+template <int64_t length = kChunk, class T, class Out, class F>
+FASTACT_HD void map_indexed(const T* a, const T* b, Out* to, int64_t n, F f) {
+  Wide<T, length> wide_a, wide_b;
+  Wide<Out, length> wide;
   for_chunks<length>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
     const Compute<T>*x = wide_a.read(a + i, m), *y = wide_b.read(b + i, m);
     Compute<T>* const z = wide.to(to + i);
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) z[k] = f(i + k, x[k], y[k]);
+    wide.finish(to + i, m);
+  });
+}
+template <int64_t length = kChunk, class T, class F>
+FASTACT_HD void map_indexed(const T* a, T* to, int64_t n, F f) {
+  Wide<T, length> wide_a, wide;
+  for_chunks<length>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const Compute<T>* x = wide_a.read(a + i, m);
+    Compute<T>* const z = wide.to(to + i);
+#pragma omp simd
+    for (int64_t k = 0; k < m; ++k) z[k] = f(i + k, x[k]);
     wide.finish(to + i, m);
   });
 }

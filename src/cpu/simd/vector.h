@@ -18,6 +18,16 @@
 
 FASTACT_BEGIN_NAMESPACE
 
+// The elements of T at an address, which kernels get as bytes.
+template <class T>
+FASTACT_HD const T* pointer(const char* at) {
+  return reinterpret_cast<const T*>(at);
+}
+template <class T>
+FASTACT_HD T* pointer(char* at) {
+  return reinterpret_cast<T*>(at);
+}
+
 #if defined(__F16C__) && defined(__AVX2__)
 // The hardware converts a vector of halves at once, which GCC 12 does not make of a loop, and its
 // rounding to bfloat16 takes more instructions than necessary: hence intrinsics. A rest shorter

@@ -6,7 +6,7 @@
 
 #include "common/softmax/loss.h"
 #include "cpu/core/tensor_iterator.h"
-#include "cpu/softmax/row_blocks.h"
+#include "cpu/softmax/softmax.h"
 
 namespace fastact {
 namespace {
@@ -36,11 +36,7 @@ struct Target {
 };
 
 int64_t index_at(const StridedOperands& s, int64_t row) {
-  const char* at = s.row(CrossEntropy::kTarget, row);
-  int64_t wide;
-  int32_t narrow;
-  if (s.dtypes[CrossEntropy::kTarget] == kI64) return memcpy(&wide, at, sizeof wide), wide;
-  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
+  return integer_at(s.dtypes[CrossEntropy::kTarget], s.row(CrossEntropy::kTarget, row));
 }
 
 // Rows whose loss and weight are one pair of partial sums: few rows of a large vocabulary are the
@@ -52,7 +48,7 @@ struct Losses : RowStatistics {
   double maxima[kTileWidth], factors[kTileWidth], g[kLossRows];
   double others[kLossRows], rests[kLossRows];  // t' w but the target's; of lse
   double logits[kLossRows];                    // of the targets: gradients may take their place
-  Target target[kLossRows];
+  Target wanted[kLossRows];
   alignas(64) char targets[kSoftmaxBlock * sizeof(double)];
   alignas(64) char weights[kSoftmaxBlock * sizeof(double)];
 
@@ -76,6 +72,16 @@ struct Losses : RowStatistics {
     return found;
   }
 
+  // apart, mass IN/OUT += the sums of t' w (max - z) and of t' w over a row.
+  void weigh(int64_t row, double max, double* apart, double* mass) {
+    for_blocks(row, 1, [&](const RowsBlock& b) {
+      const SoftmaxTarget target = spread(row, b.column, b.n);
+      double sums[2];
+      kernels.weigh(reader.load(CrossEntropy::kLogits, tile), target, b.n, max, sums);
+      *apart += sums[0], *mass += sums[1];
+    });
+  }
+
   // The loss of a row, whose statistic is known, and the weight by which it counts.
   void loss(int64_t row, double max, double log, double* value, double* counts) {
     double total = 0.0;
@@ -89,27 +95,31 @@ struct Losses : RowStatistics {
     }
     if (plan.has_shares) {
       double apart = 0.0, mass = 0.0;
-      for_blocks_of(row, [&](int64_t column, int64_t n) {
-        double sums[2];
-        const char* at = reader.load(CrossEntropy::kLogits, tile);
-        kernels.weigh(at, spread(row, column, n), n, max, sums);
-        apart += sums[0], mass += sums[1];
-      });
+      weigh(row, max, &apart, &mass);
       total += loss_of_shares(apart, mass, log);
     }
     *value = total + loss_of_lse(plan.z_loss, max + log);
   }
 
-  // Losses of m rows, at most kLossRows. If several rows share a pair of partial sums, they are
-  // all that share it.
-  void forward(int64_t first, int64_t m) {
-    const int64_t each = rows_a_partial(s.rows.size);
+  bool is_ignored(int64_t j) const { return wanted[j].index < 0; }
+};
+
+struct LossForward : Losses {
+  const int64_t each;     // rows that share a pair of partial sums
+  const int64_t at_once;  // rows whose statistics are found together
+
+  explicit LossForward(const CrossEntropy& a)
+      : Losses(a), each(rows_a_partial(s.rows.size)), at_once(width) {
+    width = kLossRows, step = by_tiles ? kLossRows : each;
+  }
+
+  // If several rows share a pair of partial sums, they are all that share it.
+  void visit(int64_t first, int64_t m) {
     double* to = plan.partial ? plan.partial + first / each * 2 : nullptr;
     double sums[2] = {0.0, 0.0};
     for (int64_t row = first, n; row < first + m; row += n) {
-      n = std::min(width, first + m - row);
-      by_tiles ? find_in_tile(CrossEntropy::kLogits, row, n, true)
-               : find(CrossEntropy::kLogits, row, n, true, false, -1);
+      n = std::min(at_once, first + m - row);
+      find(CrossEntropy::kLogits, row, n, true, -1);
       for (int64_t j = 0; j < n; ++j) {
         double value, counts;
         loss(row + j, rows.max[j], rows.log[j], &value, &counts);
@@ -126,81 +136,80 @@ struct Losses : RowStatistics {
       }
     }
   }
+};
 
-  // Prepares the gradients of row j of a tile, or of one row: g of its loss, its target, and lse
+struct LossBackward : Losses {
+  explicit LossBackward(const CrossEntropy& a) : Losses(a) {
+    if (!by_tiles) width = few_rows();
+  }
+
+  // Prepares the gradients of row j of those at hand: g of its loss, its target, and lse
   // and g sum t' w of its exponentials.
   void prepare(int64_t row, int64_t j) {
     g[j] = reader.number(CrossEntropy::kDLoss, row) * plan.gradient;
-    target[j] = plan.has_indices ? target_of(row) : Target{0, 0.0};
+    wanted[j] = plan.has_indices ? target_of(row) : Target{0, 0.0};
     double weight = plan.smoothing.smooth * plan.weight_sum;
     if (!plan.has_indices) {
-      weight = 0.0;
-      for_blocks_of(row, [&](int64_t column, int64_t n) {
-        double sums[2];
-        const char* z = reader.load(CrossEntropy::kLogits, tile);
-        kernels.weigh(z, spread(row, column, n), n, 0.0, sums);
-        weight += sums[1];
-      });
+      double apart;
+      weight = apart = 0.0;
+      weigh(row, 0.0, &apart, &weight);
     }
     maxima[j] = reader.number(CrossEntropy::kOutLse, row);
     others[j] = weight + slope_of_lse(plan.z_loss, maxima[j]);
     rests[j] = number_or_0(CrossEntropy::kOutRest, row);
-    weight = plan.smoothing.keep * target[j].weight + others[j];
+    weight = plan.smoothing.keep * wanted[j].weight + others[j];
     factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j], rests[j]);
   }
-  // The logits of a block, `step` bytes apart.
-  void keep_logit(int64_t j, int64_t column, int64_t n, const char* at, int64_t step) {
-    const int64_t i = target[j].index - column;
-    if (plan.has_indices && i >= 0 && i < n) logits[j] = number_at(s.compute_dtype, at + i * step);
+  void keep_logits(const RowsBlock& b, RowsIn z) {
+    for (int64_t j = 0; plan.has_indices && j < b.m; ++j) {
+      const int64_t i = wanted[j].index - b.column;
+      if (i >= 0 && i < b.n) logits[j] = number_at(s.compute_dtype, at(z, j, i));
+    }
   }
-  bool is_ignored(int64_t j) const { return target[j].index < 0; }
 
-  // The gradients of a tile of m rows, or of one row.
-  void backward(int64_t row, int64_t m) {
-    const int64_t item = s.compute_item, step = m * item;
-    for (int64_t j = 0; j < m; ++j) prepare(row + j, j);
-    const bool is_unread = !by_tiles && is_ignored(0);
-    for_blocks_of(row, [&](int64_t column, int64_t n) {
-      const char* const z =
-          is_unread ? tile : load_block(CrossEntropy::kLogits, row, m, column, n, tile);
-      char* const dz = target_of_block(CrossEntropy::kDLogits, tile);
-      const auto keep_logits = [&] {
-        for (int64_t j = 0; j < m; ++j) keep_logit(j, column, n, z + j * item, step);
-      };
-      // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
-      const bool is_in_place = z == dz;
-      if (is_in_place) keep_logits();
-      if (!is_unread) exponentials(z, n, m, maxima, factors, dz);
-      if (!is_in_place) keep_logits();
-      for (int64_t j = 0; j < m; ++j) subtract_target(row + j, j, column, n, dz + j * item, step);
-      finish_block(CrossEntropy::kDLogits, row, m, column, n, dz, tile);
+  void visit(int64_t row, int64_t m) {
+    bool is_unread = true;
+    for (int64_t j = 0; j < m; ++j) prepare(row + j, j), is_unread &= is_ignored(j);
+    for_blocks(row, m, [&](const RowsBlock& b) {
+      const RowsOut dz = target(CrossEntropy::kDLogits, b, place());
+      if (!is_unread) {
+        const RowsIn z = load(CrossEntropy::kLogits, b, place());
+        // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
+        const bool is_in_place = z.at == dz.at;
+        if (is_in_place) keep_logits(b, z);
+        loops.exponentials(z, m, b.n, maxima, factors, dz);
+        if (!is_in_place) keep_logits(b, z);
+      }
+      for (int64_t j = 0; j < m; ++j) subtract_target(b, j, dz);
+      finish(CrossEntropy::kDLogits, b, dz, place());
     });
   }
 
-  // From exponentials to gradients, elements `step` bytes apart.
-  void subtract_target(int64_t row, int64_t j, int64_t column, int64_t n, char* at, int64_t step) {
-    const int64_t item = s.compute_item, index = target[j].index;
+  // From exponentials to gradients of row j of a block.
+  void subtract_target(const RowsBlock& b, int64_t j, RowsOut dz) {
+    const int64_t item = s.compute_item, n = b.n, row = b.row + j, index = wanted[j].index;
     if (is_ignored(j)) {
-      for (int64_t i = 0; i < n; ++i) memset(at + i * step, 0, item);
+      const int64_t pieces = by_tiles ? n : 1;
+      for (int64_t i = 0; i < pieces; ++i) memset(at(dz, j, i), 0, n / pieces * item);
       return;
     }
-    if (plan.has_shares && step == item) {
-      kernels.subtract(spread(row, column, n), n, g[j], at);
+    if (plan.has_shares && !by_tiles) {
+      kernels.subtract(spread(row, b.column, n), n, g[j], at(dz, j, 0));
     } else if (plan.has_shares) {
       alignas(64) char one[kSoftmaxBlock * sizeof(double)];
-      for (int64_t i = 0; i < n; ++i) memcpy(one + i * item, at + i * step, item);
-      kernels.subtract(spread(row, column, n), n, g[j], one);
-      for (int64_t i = 0; i < n; ++i) memcpy(at + i * step, one + i * item, item);
+      for (int64_t i = 0; i < n; ++i) memcpy(one + i * item, at(dz, j, i), item);
+      kernels.subtract(spread(row, b.column, n), n, g[j], one);
+      for (int64_t i = 0; i < n; ++i) memcpy(at(dz, j, i), one + i * item, item);
     }
-    if (!plan.has_indices || index < column || index >= column + n) return;
+    if (!plan.has_indices || index < b.column || index >= b.column + n) return;
     // A p that is nearly 1 was rounded; its logit tells what it lacks.
-    char* const to = at + (index - column) * step;
-    const double share = plan.smoothing.keep * target[j].weight;
+    char* const to = at(dz, j, index - b.column);
+    const double share = plan.smoothing.keep * wanted[j].weight;
     const double distance = logits[j] - maxima[j] - rests[j];
     double slope = number_at(s.compute_dtype, to) - g[j] * share;
     if (distance > -0.5)
       slope = g[j] * (kernels.slope_of_target(distance, share, others[j]) -
-                      plan.smoothing.smooth * target[j].weight);
+                      plan.smoothing.smooth * wanted[j].weight);
     store_as(s.compute_dtype, to, slope);
   }
 };
@@ -238,22 +247,6 @@ void sum_weights(CrossEntropy* job) {
   job->weight_sum = std::isfinite(lost) ? sum + lost : sum;
 }
 
-void forward_partition(const CrossEntropy* job, int64_t index, int64_t partitions) {
-  with_frame<Losses>(*job, [&](Losses& losses) {
-    const int64_t each = rows_a_partial(job->operands.rows.size);
-    for_rows(job->operands, kLossRows, losses.by_tiles ? kLossRows : each, index, partitions,
-             [&](int64_t row, int64_t n) { losses.forward(row, n); });
-  });
-}
-
-void backward_partition(const CrossEntropy* job, int64_t index, int64_t partitions) {
-  with_frame<Losses>(*job, [&](Losses& losses) {
-    const bool by_tiles = losses.by_tiles;
-    for_rows(job->operands, by_tiles ? losses.width : 1, by_tiles ? 32 : 1, index, partitions,
-             [&](int64_t row, int64_t n) { losses.backward(row, n); });
-  });
-}
-
 // Writes the call's loss and divisor, of the partial sums.
 void finish_loss(const CrossEntropy& job, const SoftmaxCall& call) {
   // The losses of kLossRows rows are added up before others, wherever that is done.
@@ -273,7 +266,7 @@ void finish_loss(const CrossEntropy& job, const SoftmaxCall& call) {
 // Plans a call that is not empty.
 void plan_losses(CrossEntropy* job, const KernelTable* table, const SoftmaxCall& call,
                  std::initializer_list<int> roles, bool in_order) {
-  plan(job, table, call.of_logits(), roles, in_order);
+  prepare(job, table, call.of_logits(), roles, in_order);
   job->has_indices = call.has_indices();
   job->has_shares = call.has_shares();
   job->ignore_index = call.ignore_index;
@@ -320,7 +313,7 @@ void forward(const SoftmaxCall& call, Execution* execution) {
                     execution->bytes, bytes_of_partials(job), sizeof(double));
     job.partial = reinterpret_cast<double*>(execution->workspace);
   }
-  run_partitions(resolve_threads(size), forward_partition, &job);
+  run_partitions(resolve_threads(size), run_rows<LossForward, CrossEntropy>, &job);
   if (call.reduction != kNone) finish_loss(job, call);
 }
 
@@ -334,7 +327,7 @@ void backward(const SoftmaxCall& call, Execution* execution) {
   job.gradient = 1.0 / (call.divisor.shape ? number_at(kF64, call.divisor.data) : 1.0);
   sum_weights(&job);
   refuse_wrong_targets(job);
-  run_partitions(resolve_threads(size), backward_partition, &job);
+  run_partitions(resolve_threads(size), run_rows<LossBackward, CrossEntropy>, &job);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// The kernels of the softmax family over one block of a row or of neighbouring rows, compiled once
-// per instruction set as core/kernel_table.h.
-// All data are of the compute type, but in SoftmaxGradients and SoftmaxTiles. A row is n contiguous
-// elements; of a tile of `width` rows, neighbours in memory are elements of neighbouring rows. Both
-// give the same bits: element i of a block is added to lane i mod kSoftmaxLanes, lanes are of
-// double, and fold in halves. Exponentials of float are added in pairs first: of each 64 of a
-// block, i and i + 32.
+// The kernels of the softmax family over one block of each of some rows, compiled once per
+// instruction set as core/kernel_table.h.
+//
+// The rows are a band, each of contiguous elements, or a tile, where neighbours in memory are
+// elements of neighbouring rows. Both give the same bits: element i of a block is added to lane i
+// mod kSoftmaxLanes, lanes are of double, and fold in halves. Exponentials of float are added in
+// pairs first: of each 64 of a block, i and i + 32.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct SoftmaxTarget {
   double scale, floor;
 };
 
-// Rows that begin `stride` bytes apart, each of contiguous elements.
+// A block of each of several rows. Of a band: rows that begin `stride` bytes apart. Of a tile: the
+// first elements of all rows, side by side, then `stride` bytes on the second ones, and so on.
 struct RowsIn {
   const char* at;
   int64_t stride;
@@ -71,28 +72,51 @@ struct LateProducts {
             n,
             factors + j};
   }
-  // The products of `size` elements from `column` on, of a row that has a factor a block.
+  // The products of `size` elements from `column` on: of a band all of it, of a longer row a block,
+  // which has a factor of its own.
   LateProducts block(int64_t column, int64_t size, int64_t item) const {
     if (rows == 0) return *this;
-    return {{exponentials.at + column * item, 0},
-            {y.at + column * item, 0},
+    return {{exponentials.at + column * item, exponentials.stride},
+            {y.at + column * item, y.stride},
             rows,
             size,
             factors + column / kSoftmaxBlock};
   }
 };
 
+// The loops over a block of each of m rows of n elements, all of one dtype; of a band at most kBand
+// rows, of a tile kTileWidth. For a band of 16 bits there are the gradient and its sum alone. What
+// is written may be what is read.
+struct SoftmaxLoops {
+  // The statistics OUT of z IN, and exponentials OUT, of the compute type; with a stride of 0 those
+  // of a tile are not kept; [1]: the elements that are the maximum are counted apart, their
+  // exponentials are left out of the sum, and those of a band are not kept. products: the first m
+  // of them are stored, what is left by `store`; of a tile there are none.
+  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
+                   const LateProducts& products, RowsOut exponentials, TileStats* stats);
+
+  // y OUT of a kind's y_of, of exponentials IN or of z IN (kinds.h), and of one or two numbers a
+  // row.
+  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t m, int64_t n, const double* first,
+                              const double* second, RowsOut y);
+
+  // y OUT = a factor times exp(z IN) beside a maximum, which no z exceeds but by rounding.
+  void (*exponentials)(RowsIn z, int64_t m, int64_t n, const double* maxima, const double* factors,
+                       RowsOut y);
+
+  // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
+  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
+
+  // dx OUT = scale times the slope of dy IN, y IN and their sum, one a row.
+  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums,
+                                 double scale, const NextRows& next, RowsOut dx);
+};
+
+// What is neither a band's nor a tile's; all data are of the compute type.
 struct SoftmaxKernels {
   // z OUT (n) = scale x IN (n) + mask IN (n); z is x or disjoint from it. [0]: no mask, [1]: bool,
   // -inf where it is false, [2]: of the compute type.
   void (*prepare[3])(const char* x, const char* mask, double scale, char* z, int64_t n);
-
-  // Takes a block of each of m <= kBand rows, z IN (n): exponentials OUT [m][n], which may be z,
-  // and the statistics OUT; [1]: the elements that are the maximum are counted apart, their
-  // exponentials are left out of the sum, and none is kept. products: the first m of them are
-  // stored, what is left by `store`.
-  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
-                   const LateProducts& products, char* exponentials, TileStats* stats);
 
   // total IN/OUT (n), each with one more block IN (n).
   void (*merge)(TileStats* total, const TileStats& block, int64_t n);
@@ -103,17 +127,11 @@ struct SoftmaxKernels {
   // they have to be computed anew.
   double (*lower)(double block_max, double max);
 
-  // y OUT of a kind's y_of, of exponentials IN or of z IN (kinds.h), and of one or two numbers a
-  // row; y may be what it is made of.
-  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t m, int64_t n, const double* first,
-                              const double* second, RowsOut y);
   void (*store)(const LateProducts& products);
 
   // Exponentials that are kept, and their sums, are this power of two times as large.
   double scale_of_terms;
-  // y OUT = a factor times exp(z IN) beside `max`, which no z exceeds but by rounding; y may be z.
-  void (*exponentials)(const char* z, int64_t n, double max, double factor, char* y);
-  // The factor that makes exp(z - lse - rest) of these, where max is lse: of its reference.
+  // The factor that makes exp(z - lse - rest) of exponentials, where max is lse: of its reference.
   double (*factor_of)(double lse, double rest);
   // The slope of the target's logit, `distance` above lse: share (p - 1) + others p.
   double (*slope_of_target)(double distance, double share, double others);
@@ -124,34 +142,9 @@ struct SoftmaxKernels {
   void (*subtract)(const SoftmaxTarget& target, int64_t n, double factor, char* dz);
 };
 
-// Kernels for a block of each of m <= kBand rows, of one dtype, by kind (common/softmax/kinds.h).
-struct SoftmaxGradients {
-  // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
-  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
-
-  // dx OUT = scale times the slope of dy IN, y IN and their sum, one a row; dx may be dy or y.
-  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums,
-                                 double scale, const NextRows& next, RowsOut dx);
-};
-
-// Kernels as SoftmaxKernels and SoftmaxGradients have them, for a block of each of `width` rows
-// that lie side by side, of one dtype: element i of all rows is what RowsIn and RowsOut call a row.
-struct SoftmaxTiles {
-  // exponentials: of the compute type; with a stride of 0 they are not kept.
-  void (*block[2])(RowsIn z, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats);
-  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t n, int64_t width, const double* first,
-                              const double* second, RowsOut y);
-  void (*exponentials)(RowsIn z, int64_t n, int64_t width, const double* maxima,
-                       const double* factors, RowsOut y);
-  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, double* sums);
-  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t n, int64_t width, const double* sums,
-                                 double scale, RowsOut dx);
-};
-
 struct SoftmaxTable {
   const SoftmaxKernels* kernels;      // of float, double
-  const SoftmaxGradients* gradients;  // [kDTypes]
-  const SoftmaxTiles* tiles;          // [kDTypes]
+  const SoftmaxLoops *bands, *tiles;  // [kDTypes]
 };
 
 }  // namespace fastact

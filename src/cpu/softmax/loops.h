@@ -12,16 +12,7 @@ FASTACT_BEGIN_NAMESPACE
 static_assert(kVectors * kVector == kSoftmaxLanes);
 constexpr double kInfinity = __builtin_inf();
 
-extern const SoftmaxTiles softmax_tiles[kDTypes];  // tile_kernels.cpp
-
-template <class T>
-FASTACT_HD const T* in(const char* at) {
-  return reinterpret_cast<const T*>(at);
-}
-template <class T>
-FASTACT_HD T* out(char* at) {
-  return reinterpret_cast<T*>(at);
-}
+extern const SoftmaxLoops softmax_tiles[kDTypes];  // tile_kernels.cpp
 
 constexpr NextChunk kNoNext = {};
 
@@ -83,8 +74,8 @@ constexpr Product<T> kNoProduct = {};
 template <class T>
 FASTACT_HD Product<T> product_of(const LateProducts& products, int64_t j) {
   if (j >= products.rows) return kNoProduct<T>;
-  return {in<T>(products.exponentials.at + j * products.exponentials.stride),
-          out<T>(products.y.at + j * products.y.stride), products.n, T(products.factors[j]), 0};
+  return {pointer<T>(products.exponentials.at + j * products.exponentials.stride),
+          pointer<T>(products.y.at + j * products.y.stride), products.n, T(products.factors[j]), 0};
 }
 
 // y[i] = f(i), of elements that are y or disjoint from it. The incomplete last vector is computed

@@ -1,6 +1,6 @@
-// SoftmaxKernels and SoftmaxGradients of softmax/kernels.h. Each is a loop over the elements of a
-// row; sums are a second loop over a block that lies in the first-level cache, for their lanes are
-// fixed. Only sums without stored exponentials are added as these are computed.
+// SoftmaxKernels of softmax/kernels.h, and SoftmaxLoops of bands. Each is a loop over the elements
+// of a row; sums are a second loop over a block that lies in the first-level cache, for their lanes
+// are fixed. Only sums without stored exponentials are added as these are computed.
 #include "common/softmax/loss.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"
@@ -11,17 +11,17 @@ namespace {
 
 template <class T, int mask_kind>
 void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n) {
-  const T* x = in<T>(x_);
+  const T* x = pointer<T>(x_);
   const T scale = T(scale_);
   if constexpr (mask_kind == 1) {
-    const uint8_t* takes_part = in<uint8_t>(mask);
-    each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
+    const uint8_t* takes_part = pointer<uint8_t>(mask);
+    each(pointer<T>(z), n, [=](int64_t i) FASTACT_INLINED {
       const T value = scale * x[i];
       return takes_part[i] ? value : T(-kInfinity);
     });
   } else {
-    const T* added = in<T>(mask);
-    each(out<T>(z), n, [=](int64_t i) FASTACT_INLINED {
+    const T* added = pointer<T>(mask);
+    each(pointer<T>(z), n, [=](int64_t i) FASTACT_INLINED {
       if constexpr (mask_kind == 0) return scale * x[i];
       return masked_score(scale, x[i], added[i]);
     });
@@ -160,9 +160,11 @@ void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
 template <class T, bool apart>
 FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
-                         const LateProducts& products, char* exponentials, TileStats* stats) {
-  const auto row = [=](int64_t j) FASTACT_INLINED { return in<T>(z.at + j * z.stride); };
-  T* const e = out<T>(exponentials);
+                         const LateProducts& products, RowsOut exponentials, TileStats* stats) {
+  const auto row = [=](int64_t j) FASTACT_INLINED { return pointer<T>(z.at + j * z.stride); };
+  const auto made = [=](int64_t j) FASTACT_INLINED {
+    return pointer<T>(exponentials.at + j * exponentials.stride);
+  };
   T max[kBand];
   SoftmaxReference<T> reference[kBand];
   SumApart<T> sums[apart ? kBand : 1];
@@ -172,7 +174,7 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
   for (int64_t j = 0; j < m; ++j) {
     const T* const at = row(j);
     if (!is_near(max[j])) {
-      far_block<T, apart>(at, n, e + j * n, stats, j);
+      far_block<T, apart>(at, n, made(j), stats, j);
       store_row(product_of<T>(products, j));
       continue;
     }
@@ -182,7 +184,7 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
       sums[j].begin(at, n, max[j], term, next.of(j));
     else
       each<2>(
-          e + j * n, n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j),
+          made(j), n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j),
           product_of<T>(products, j));
   }
   for (int64_t j = 0; j < m; ++j) {
@@ -192,7 +194,7 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
     } else {
       const NextChunk then = next.of(j);
       const char* const half = then.at[0] ? then.at[0] + n * then.item / 2 : nullptr;
-      stats->rest[j] = sum_of_exponentials(e + j * n, n, half, then.item), stats->ones[j] = 0.0;
+      stats->rest[j] = sum_of_exponentials(made(j), n, half, then.item), stats->ones[j] = 0.0;
     }
   }
 }
@@ -258,26 +260,28 @@ template <class T, class Kind>
 void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double* second,
            RowsOut y) {
   for (int64_t j = 0; j < m; ++j) {
-    const T* of = in<T>(from.at + j * from.stride);
+    const T* of = pointer<T>(from.at + j * from.stride);
     const T a = T(first[j]), b = Kind::kTakesTerms ? T(0) : T(second[j]);
-    each(out<T>(y.at + j * y.stride), n,
+    each(pointer<T>(y.at + j * y.stride), n,
          [=](int64_t i) FASTACT_INLINED { return Kind::y_of(of[i], a, b); });
   }
 }
 
 template <class T>
-FASTACT_MIXED void exponentials(const char* z_, int64_t n, double max_, double factor_, char* y) {
-  const T* z = in<T>(z_);
-  const ExponentialFactor<T> by = ExponentialFactor<T>::of(factor_);
-  const T max = is_finite(max_) ? T(max_) : T(0), factor = by.factor;
-  if (is_near(max)) {
-    const SoftmaxReference<T> reference = reference_of(max, by.zero_at);
-    each(out<T>(y), n,
-         [=](int64_t i) FASTACT_INLINED { return exp_near(z[i], reference) * factor; });
-  } else {
-    const T down = by.down;
-    each(out<T>(y), n,
-         [=](int64_t i) FASTACT_INLINED { return exp_far(z[i], max) * down * factor; });
+FASTACT_MIXED void exponentials(RowsIn rows, int64_t m, int64_t n, const double* maxima,
+                                const double* factors, RowsOut y) {
+  for (int64_t j = 0; j < m; ++j) {
+    const T* z = pointer<T>(rows.at + j * rows.stride);
+    T* const to = pointer<T>(y.at + j * y.stride);
+    const ExponentialFactor<T> by = ExponentialFactor<T>::of(factors[j]);
+    const T max = is_finite(maxima[j]) ? T(maxima[j]) : T(0), factor = by.factor;
+    if (is_near(max)) {
+      const SoftmaxReference<T> reference = reference_of(max, by.zero_at);
+      each(to, n, [=](int64_t i) FASTACT_INLINED { return exp_near(z[i], reference) * factor; });
+    } else {
+      const T down = by.down;
+      each(to, n, [=](int64_t i) FASTACT_INLINED { return exp_far(z[i], max) * down * factor; });
+    }
   }
 }
 
@@ -301,7 +305,7 @@ double slope_of_target(double distance, double share, double others) {
 // t w of n elements, in double.
 template <class T>
 FASTACT_HD void weights_of(const SoftmaxTarget& target, int64_t n, double* counts) {
-  const T *t = in<T>(target.target), *w = in<T>(target.weight);
+  const T *t = pointer<T>(target.target), *w = pointer<T>(target.weight);
   const double scale = target.scale, floor = target.floor;
   each(counts, n, [=](int64_t) FASTACT_INLINED { return floor; });
   if (t) each(counts, n, [=](int64_t i) FASTACT_INLINED { return scale * double(t[i]) + floor; });
@@ -310,7 +314,7 @@ FASTACT_HD void weights_of(const SoftmaxTarget& target, int64_t n, double* count
 
 template <class T>
 void weigh(const char* z_, const SoftmaxTarget& target, int64_t n, double max, double* sums) {
-  const T* z = in<T>(z_);
+  const T* z = pointer<T>(z_);
   double counts[kSoftmaxBlock], distance[kSoftmaxBlock];
   weights_of<T>(target, n, counts);
   // A class that counts nothing does so at any distance, an infinite one too.
@@ -323,7 +327,7 @@ void weigh(const char* z_, const SoftmaxTarget& target, int64_t n, double max, d
 
 template <class T>
 void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) {
-  T* dz = out<T>(dz_);
+  T* dz = pointer<T>(dz_);
   double counts[kSoftmaxBlock];
   weights_of<T>(target, n, counts);
   each(dz, n,
@@ -333,9 +337,9 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
 template <class T, class Kind>
 void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
   for (int64_t j = 0; j < m; ++j) {
-    const T* dy = in<T>(a.at + j * a.stride);
+    const T* dy = pointer<T>(a.at + j * a.stride);
     if constexpr (Kind::kSumsProducts) {
-      const T* y = in<T>(b.at + j * b.stride);
+      const T* y = pointer<T>(b.at + j * b.stride);
       const double found = sum_of(dy, n, Products<T>{y});
       sums[j] += found == found ? found : sum_of_parts(dy, y, n);
     } else {
@@ -350,8 +354,9 @@ FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, con
   using C = Compute<T>;
   const C scale = C(scale_);
   for (int64_t j = 0; j < m; ++j) {
-    const T *dy = in<T>(of_dy.at + j * of_dy.stride), *y = in<T>(of_y.at + j * of_y.stride);
-    T* const dx = out<T>(of_dx.at + j * of_dx.stride);
+    const T *dy = pointer<T>(of_dy.at + j * of_dy.stride),
+            *y = pointer<T>(of_y.at + j * of_y.stride);
+    T* const dx = pointer<T>(of_dx.at + j * of_dx.stride);
     const GradientSum<C> sum = GradientSum<C>::of(sums[j]);
     const auto of = [=](C v, C w) FASTACT_INLINED { return gradient_of<Kind>(v, w, sum, scale); };
     if constexpr (is_half<T>) {
@@ -368,30 +373,30 @@ FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, con
 
 template <class T>
 constexpr SoftmaxKernels kernels_of() {
-  SoftmaxKernels made{
+  return {
       {prepare<T, 0>, prepare<T, 1>, prepare<T, 2>},
-      {block<T, false>, block<T, true>},
       merge<T>,
       {finish<T, false>, finish<T, true>},
       lower<T>,
-      {},
       store<T>,
       kUp<T>,
-      exponentials<T>,
       factor_of<T>,
       slope_of_target,
       weigh<T>,
       subtract<T>,
   };
-#define FASTACT_ENTRY(number, Kind, name) made.apply[number] = apply<T, Kind>;
-  FASTACT_SOFTMAX_MAPS(FASTACT_ENTRY)
-#undef FASTACT_ENTRY
-  return made;
 }
 
 template <class T>
-constexpr SoftmaxGradients gradients_of() {
-  SoftmaxGradients made{};
+constexpr SoftmaxLoops loops_of() {
+  SoftmaxLoops made{};
+  if constexpr (!is_half<T>) {
+    made.block[false] = block<T, false>, made.block[true] = block<T, true>;
+    made.exponentials = exponentials<T>;
+#define FASTACT_ENTRY(number, Kind, name) made.apply[number] = apply<T, Kind>;
+    FASTACT_SOFTMAX_MAPS(FASTACT_ENTRY)
+#undef FASTACT_ENTRY
+  }
 #define FASTACT_ENTRY(number, Kind, name) \
   made.sum[number] = sum<T, Kind>, made.gradient[number] = gradient<T, Kind>;
   FASTACT_SOFTMAX_MAPS(FASTACT_ENTRY)
@@ -399,13 +404,13 @@ constexpr SoftmaxGradients gradients_of() {
   return made;
 }
 
+constexpr SoftmaxKernels kKernels[] = {kernels_of<float>(), kernels_of<double>()};
+constexpr SoftmaxLoops kBands[] = {loops_of<f16>(), loops_of<bf16>(), loops_of<float>(),
+                                   loops_of<double>()};
+
 }  // namespace
 
-constexpr SoftmaxKernels kKernels[] = {kernels_of<float>(), kernels_of<double>()};
-constexpr SoftmaxGradients kGradients[] = {gradients_of<f16>(), gradients_of<bf16>(),
-                                           gradients_of<float>(), gradients_of<double>()};
-
 extern const SoftmaxTable softmax_table;
-const SoftmaxTable softmax_table = {kKernels, kGradients, softmax_tiles};
+const SoftmaxTable softmax_table = {kKernels, kBands, softmax_tiles};
 
 FASTACT_END_NAMESPACE

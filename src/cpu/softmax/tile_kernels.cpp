@@ -1,5 +1,5 @@
-// SoftmaxTiles of softmax/kernels.h: loops over the rows of a tile. A row of a tile holds one
-// element of each row of the softmax.
+// SoftmaxLoops of tiles (softmax/kernels.h): loops over the rows of a tile, for one element of each
+// row after the other.
 #include <type_traits>
 
 #include "cpu/softmax/loops.h"
@@ -16,7 +16,7 @@ struct TileIn {
   Wide<T, kTileWidth> wide;
   TileIn(const RowsIn& r, int64_t w) : rows(r), width(w) {}
   FASTACT_HD const Compute<T>* read(int64_t i) {
-    return wide.read(in<T>(rows.at + i * rows.stride), width);
+    return wide.read(pointer<T>(rows.at + i * rows.stride), width);
   }
 };
 template <class T>
@@ -25,8 +25,8 @@ struct TileOut {
   const int64_t width;
   Wide<T, kTileWidth> wide;
   TileOut(const RowsOut& r, int64_t w) : rows(r), width(w) {}
-  FASTACT_HD Compute<T>* at(int64_t i) { return wide.to(out<T>(rows.at + i * rows.stride)); }
-  FASTACT_HD void finish(int64_t i) { wide.finish(out<T>(rows.at + i * rows.stride), width); }
+  FASTACT_HD Compute<T>* at(int64_t i) { return wide.to(pointer<T>(rows.at + i * rows.stride)); }
+  FASTACT_HD void finish(int64_t i) { wide.finish(pointer<T>(rows.at + i * rows.stride), width); }
 };
 
 // y[i][j] = f(x[i][j], j), x of T and y of U.
@@ -103,7 +103,8 @@ struct TileReferences {
 };
 
 template <class T, bool apart>
-void tile_block(RowsIn z_, int64_t n, int64_t width, RowsOut exponentials, TileStats* stats) {
+void tile_block(RowsIn z_, int64_t width, int64_t n, const NextRows&, const LateProducts&,
+                RowsOut exponentials, TileStats* stats) {
   using C = Compute<T>;
   TileIn<T> z(z_, width);
   TileReferences<C> references;
@@ -139,7 +140,7 @@ void tile_block(RowsIn z_, int64_t n, int64_t width, RowsOut exponentials, TileS
   alignas(64) C unkept[2][kTileWidth];
   const auto terms = [&](int64_t i, int buffer) FASTACT_INLINED {
     C* const e = exponentials.stride == 0 ? unkept[buffer]
-                                          : out<C>(exponentials.at + i * exponentials.stride);
+                                          : pointer<C>(exponentials.at + i * exponentials.stride);
     references.map(z.read(i), width, e, [=](C value, C of, int64_t j) FASTACT_INLINED {
       return apart && of == max[j] ? C(0) : value;
     });
@@ -180,7 +181,7 @@ struct TileNumbers {
 };
 
 template <class T, class Kind>
-void tile_apply(RowsIn from, int64_t n, int64_t width, const double* first, const double* second,
+void tile_apply(RowsIn from, int64_t width, int64_t n, const double* first, const double* second,
                 RowsOut y) {
   using C = Compute<T>;
   using From = std::conditional_t<Kind::kTakesTerms, C, T>;
@@ -191,7 +192,7 @@ void tile_apply(RowsIn from, int64_t n, int64_t width, const double* first, cons
 }
 
 template <class T>
-void tile_exponentials(RowsIn z, int64_t n, int64_t width, const double* maxima,
+void tile_exponentials(RowsIn z, int64_t width, int64_t n, const double* maxima,
                        const double* factors, RowsOut y) {
   using C = Compute<T>;
   TileReferences<C> references;
@@ -222,7 +223,7 @@ double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
 }
 
 template <class T, class Kind>
-void tile_sum(RowsIn dy_, RowsIn y_, int64_t n, int64_t width, double* sums) {
+void tile_sum(RowsIn dy_, RowsIn y_, int64_t width, int64_t n, double* sums) {
   TileIn<T> dy(dy_, width), y(y_, width);
   TileLanes lanes(n, width);
   for (int64_t i = 0; i < n; ++i) {
@@ -243,8 +244,8 @@ void tile_sum(RowsIn dy_, RowsIn y_, int64_t n, int64_t width, double* sums) {
 }
 
 template <class T, class Kind>
-void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const double* sums,
-                   double scale_, RowsOut of_dx) {
+void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t width, int64_t n, const double* sums,
+                   double scale_, const NextRows&, RowsOut of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   alignas(64) C first[kTileWidth], second[kTileWidth], finite[kTileWidth];
@@ -267,8 +268,8 @@ void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t n, int64_t width, const do
 }
 
 template <class T>
-constexpr SoftmaxTiles tiles_of() {
-  SoftmaxTiles made{};
+constexpr SoftmaxLoops tiles_of() {
+  SoftmaxLoops made{};
   made.block[false] = tile_block<T, false>, made.block[true] = tile_block<T, true>;
   made.exponentials = tile_exponentials<T>;
 #define FASTACT_ENTRY(number, Kind, name)                                         \
@@ -281,7 +282,7 @@ constexpr SoftmaxTiles tiles_of() {
 
 }  // namespace
 
-const SoftmaxTiles softmax_tiles[] = {tiles_of<f16>(), tiles_of<bf16>(), tiles_of<float>(),
+const SoftmaxLoops softmax_tiles[] = {tiles_of<f16>(), tiles_of<bf16>(), tiles_of<float>(),
                                       tiles_of<double>()};
 
 FASTACT_END_NAMESPACE

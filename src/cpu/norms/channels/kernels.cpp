@@ -17,7 +17,7 @@ template <class T>
 struct OfChannel {
   const char* const* all;
   int64_t channel;
-  FASTACT_HD T operator()(int k) const { return reinterpret_cast<const T*>(all[k])[channel]; }
+  FASTACT_HD T operator()(int k) const { return pointer<T>(all[k])[channel]; }
 };
 
 // Maps are made of the coefficients of an element's channel.
@@ -84,18 +84,12 @@ struct Xhat {
   FASTACT_HD T operator()(T x) const { return xhat_of(x, mean, rstd); }
 };
 
-template <class T>
-const T* elements(const char* at) {
-  return reinterpret_cast<const T*>(at);
-}
-
 // Pointers to the elements of rows.
 template <class T>
 struct RowsOf {
   T* first;
   int64_t pitch;
-  FASTACT_HD RowsOf(const StridedRows& rows)
-      : first(reinterpret_cast<T*>(rows.first)), pitch(rows.pitch) {}
+  FASTACT_HD RowsOf(const StridedRows& rows) : first(pointer<T>(rows.first)), pitch(rows.pitch) {}
   FASTACT_HD T* operator[](int64_t row) const { return first + row * pitch; }
 };
 
@@ -108,8 +102,8 @@ void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all
                   int64_t segments, int64_t n, bool) {
   using C = Compute<T>;
   const auto for_segments = [&](auto over) FASTACT_INLINED {
-    const T *a = elements<T>(from_a.first), *b = elements<T>(from_b.first);
-    T* made = reinterpret_cast<T*>(to.first);
+    const T *a = pointer<T>(from_a.first), *b = pointer<T>(from_b.first);
+    T* made = pointer<T>(to.first);
     for (int64_t r = 0; r < segments; ++r) {
       const Map map(OfChannel<C>{all, r});
       over(a, b, made, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
@@ -252,7 +246,7 @@ void add_piece(const char* p, const char* x, const char* const* all, int64_t n, 
 #pragma GCC unroll 16
   for (int k = 0; k < 2 * kVectors; ++k)
     total[k / kVectors][k % kVectors] = load(lanes + k * kVector);
-  add_elements(elements<T>(p), elements<T>(x), of(kHigh), of(kLow), n, total);
+  add_elements(pointer<T>(p), pointer<T>(x), of(kHigh), of(kLow), n, total);
 #pragma GCC unroll 16
   for (int k = 0; k < 2 * kVectors; ++k)
     store(total[k / kVectors][k % kVectors], lanes + k * kVector);
@@ -266,7 +260,7 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
                   int64_t channels, int64_t segments, int64_t pitch, int64_t n, double* sums,
                   double* products) {
   for (int64_t c = 0; c < channels; ++c) {
-    const T *p = elements<T>(first_p) + c * n, *x = elements<T>(first_x) + c * n;
+    const T *p = pointer<T>(first_p) + c * n, *x = pointer<T>(first_x) + c * n;
     const OfChannel<Compute<T>> of{all, c};
     Vector total[2][kVectors] = {};
     for (int64_t segment = 0; segment < segments; ++segment, p += pitch, x += pitch) {

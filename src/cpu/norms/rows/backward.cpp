@@ -1,8 +1,8 @@
 // The norms backward, one normalization row after the other (norms/rows/plan.h;
 // common/norms/norms.h derives the gradients).
 //
-// A pass is for one way in which rows share parameters (Norm::Kind) and for one in which the
-// kernels get them (Access); norm_backward_partition chooses.
+// A pass is for one way in which rows share parameters (Norm::Kind), or for rows that are joined;
+// norm_backward_partition chooses.
 #include <cstring>
 
 #include "cpu/core/scratch.h"
@@ -15,25 +15,19 @@ namespace {
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
 // The passes over rows of any kind.
-template <Access access>
-struct BackwardPasses : BackwardRows<access> {
-  using Rows = BackwardRows<access>;
-  using Rows::has_dgate, Rows::has_dx, Rows::has_sums, Rows::is_direct, Rows::is_far,
-      Rows::is_stored;
-  using Rows::kernels, Rows::norm, Rows::s, Rows::item, Rows::most, Rows::reader, Rows::weight;
-  static constexpr bool is_ready = access != kFetched;  // the kernels find a row where a Band says
-
+struct BackwardPasses : BackwardRows {
+  const bool is_ready = access != kFetched;  // the kernels find a row where a Band says
   alignas(64) char of_band[2][kBandPiece * sizeof(double) + kCacheLine];
   static_assert(kStoredPiece * sizeof(float) <= kBandPiece * sizeof(double));
 
-  using Rows::Rows;
+  using BackwardRows::BackwardRows;
 
   // The two sums of some of a row's elements: of g if there is a row of weights, else of p.
   void add_up(const Band& rows, int64_t i, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes];
-    this->for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
+    for_chunks(rows.index(i), first, end, [&](const NormChunk& chunk) {
       BackwardRow row;
-      const NormChunk c = this->get(rows, i, chunk, false, &row);
+      const NormChunk c = get(rows, i, chunk, false, &row);
       kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
                                      c.column == first);
     });
@@ -48,24 +42,24 @@ struct BackwardPasses : BackwardRows<access> {
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow own, *const row = is_ready ? &rows->rows[i] : &own;
       if (!is_ready) {
-        const NormChunk c = this->get(*rows, i, chunk, false, row);
+        const NormChunk c = get(*rows, i, chunk, false, row);
         kernels.sum_rows[c.weight_row](row, 1, c.n, c.weight, false);
       }
-      this->set_means(&rows->rows[i], row->means[0], row->means[1]);
+      set_means(&rows->rows[i], row->means[0], row->means[1]);
     }
   }
 
   // Pass 1.
   void sum(Band* rows) {
     if (s.columns.size <= most) {
-      this->for_row(rows->first, [&](const NormChunk& c) { sum_whole(rows, c); });
+      for_row(rows->first, [&](const NormChunk& c) { sum_whole(rows, c); });
       return;
     }
     if (is_stored && rows->count > 1 && weight.is_there()) return sum_by_chunks(rows);
     for (int64_t i = 0; i < rows->count; ++i) {
       double both[2] = {};
       add_up(*rows, i, 0, s.columns.size, both);
-      this->set_means(&rows->rows[i], both[0], both[1]);
+      set_means(&rows->rows[i], both[0], both[1]);
     }
   }
 
@@ -75,7 +69,7 @@ struct BackwardPasses : BackwardRows<access> {
     for (int64_t first = 0; first < rows->count; first += kQuad) {
       const int64_t n = std::min<int64_t>(kQuad, rows->count - first);
       BackwardRow* const some = rows->rows + first;
-      this->for_row(rows->first, [&](const NormChunk& c) {
+      for_row(rows->first, [&](const NormChunk& c) {
         for (int64_t i = 0; i < n; ++i)
           kernels.add_sums[c.weight_row](some[i].p + c.column * item, some[i].x + c.column * item,
                                          c.n, some[i].stats, c.weight, lanes[i], c.column == 0);
@@ -83,13 +77,13 @@ struct BackwardPasses : BackwardRows<access> {
       for (int64_t i = 0; i < n; ++i) {
         double both[2];
         kernels.fold(lanes[i], both);
-        this->set_means(&some[i], both[0], both[1]);
+        set_means(&some[i], both[0], both[1]);
       }
     }
   }
 
   void skip_sum(Band* rows) {
-    for (int64_t i = 0; i < rows->count; ++i) this->set_means(&rows->rows[i], 0.0, 0.0);
+    for (int64_t i = 0; i < rows->count; ++i) set_means(&rows->rows[i], 0.0, 0.0);
   }
 
   // Pass 2 of one chunk of a band. sums IN/OUT: += the gradients of its parameters; null: no sums.
@@ -102,7 +96,7 @@ struct BackwardPasses : BackwardRows<access> {
       made[k] = of_band[k] + head;
       memset(made[k], 0, own.n * s.compute_item);
     }
-    if constexpr (is_ready)
+    if (is_ready)
       kernels.finish[own.weight_row](rows.rows, rows.count, own.column, own.n, own.weight, made[0],
                                      made[1]);
     else
@@ -111,8 +105,7 @@ struct BackwardPasses : BackwardRows<access> {
   }
 
   const char* first_dx_of(const Band& rows, const NormChunk& c) const {
-    if constexpr (!is_ready)
-      if (!is_direct) return this->buffers.dx[0];
+    if (!is_ready && !is_direct) return buffers.dx[0];
     return rows.rows[0].dx + c.column * item;
   }
 
@@ -120,7 +113,7 @@ struct BackwardPasses : BackwardRows<access> {
   void finish_fetched(const Band& rows, const NormChunk& own, char* const* made) {
     // Before dx, which may be x or dy.
     for (int64_t i = 0; norm.casts && made[0] && i < rows.count; ++i)
-      this->add_cast_gradient(rows, i, own, made[0]);
+      add_cast_gradient(rows, i, own, made[0]);
     for (int64_t i = 0; i < rows.count; i += kQuad)
       finish_made(rows, i, std::min<int64_t>(kQuad, rows.count - i), own, made);
   }
@@ -131,44 +124,41 @@ struct BackwardPasses : BackwardRows<access> {
     BackwardRow chunks[kQuad];
     NormChunk c = own;
     for (int64_t i = 0; has_dgate && !norm.gate_first && i < n; ++i)
-      this->find_dgate(rows, first + i, own);
+      find_dgate(rows, first + i, own);
     for (int64_t i = 0; i < n; ++i) {
       const BackwardRow& row = rows.rows[first + i];
       BackwardRow& chunk = chunks[i];
-      c = this->get(rows, first + i, own, true, &chunk);
-      this->find_next(rows.index(first + i), c.column, &chunk);
+      c = get(rows, first + i, own, true, &chunk);
+      find_next(rows.index(first + i), c.column, &chunk);
       for (int k = 0; k < 2; ++k) chunk.means[k] = row.means[k];
-      chunk.dx = is_direct ? row.dx + c.column * item : this->buffers.dx[i];
+      chunk.dx = is_direct ? row.dx + c.column * item : buffers.dx[i];
     }
     const bool adds = !norm.casts;
     kernels.finish[c.weight_row](chunks, n, 0, c.n, c.weight, adds ? made[0] : nullptr,
                                  adds ? made[1] : nullptr);
     for (int64_t i = 0; ((has_dx && !is_direct) || has_dgate) && i < n; ++i) {
-      char *const dx = this->buffers.dx[i], *const dgate = this->buffers.dgate[i];
+      char *const dx = buffers.dx[i], *const dgate = buffers.dgate[i];
       reader.go(rows.index(first + i), c.column, c.n);
-      if (norm.gate_first) this->find_gradients(c.n, dx, dgate);
-      if ((s.data[Norm::kDx] || norm.drops) && !is_direct) this->store(dx, c.n, this->buffers.dy);
+      if (norm.gate_first) find_gradients(c.n, dx, dgate);
+      if ((s.data[Norm::kDx] || norm.drops) && !is_direct) store(dx, c.n, buffers.dy);
       if (has_dgate) reader.store(Norm::kDGate, dgate, norm.accumulate);
     }
   }
 };
 
 // kPerElement, kMixed.
-template <Access access>
-struct BandBackward : BackwardPasses<access> {
-  using Passes = BackwardPasses<access>;
-  using Passes::norm, Passes::has_dx, Passes::has_sums, Passes::caches_p;
+struct BandBackward : BackwardPasses {
   alignas(64) double spread[2][kBandPiece];
 
-  using Passes::Passes;
+  using BackwardPasses::BackwardPasses;
 
   // Pass 2 takes a chunk of all rows of the band, then the next chunk.
   void backward(Band* rows, double* const* sums) {
-    this->find_rows(rows);
-    has_dx || caches_p ? this->sum(rows) : this->skip_sum(rows);
-    this->for_row(rows->first, [&](const NormChunk& c) {
+    find_rows(rows);
+    has_dx || caches_p ? sum(rows) : skip_sum(rows);
+    for_row(rows->first, [&](const NormChunk& c) {
       if (!has_sums) {
-        this->finish(*rows, c, nullptr);
+        finish(*rows, c, nullptr);
         return;
       }
       const bool is_row = norm.kind == Norm::kPerElement;
@@ -177,7 +167,7 @@ struct BandBackward : BackwardPasses<access> {
         to[k] = is_row ? sums[k] + c.column : spread[k];
         if (!is_row) std::fill(spread[k], spread[k] + c.n, 0.0);
       }
-      this->finish(*rows, c, to);
+      finish(*rows, c, to);
       if (!is_row) gather_sums(c.column, c.n, sums);
     });
   }
@@ -195,11 +185,11 @@ struct BandBackward : BackwardPasses<access> {
 };
 
 // Backward of rows that are converted as a whole, some at a time.
-struct JoinedBackward : BackwardPasses<kJoined> {
+struct JoinedBackward : BackwardPasses {
   using BackwardPasses::BackwardPasses;
 
   void backward(Band* rows, double* const* sums) {
-    for (int k = 0; has_sums && k < 2; ++k) memset(buffers.sums[k], 0, row_bytes());
+    for (int k = 0; has_sums && k < 2; ++k) memset(joined.sums[k], 0, row_bytes());
     Band some;
     some.step = rows->step;
     for (int64_t first = 0; first < rows->count; first += rows_joined) {
@@ -211,42 +201,37 @@ struct JoinedBackward : BackwardPasses<kJoined> {
       for_row(some.first, [&](const NormChunk& c) {
         const int64_t at = c.column * s.compute_item;
         kernels.finish[c.weight_row](some.rows, some.count, c.column, c.n, c.weight,
-                                     has_sums ? buffers.sums[0] + at : nullptr,
-                                     has_sums ? buffers.sums[1] + at : nullptr);
+                                     has_sums ? joined.sums[0] + at : nullptr,
+                                     has_sums ? joined.sums[1] + at : nullptr);
       });
       if (has_dx)
-        for_parts(some, [&](int64_t at, int64_t n) { store(buffers.dx + at, n, buffers.dtotal); });
+        for_parts(some, [&](int64_t at, int64_t n) { store(joined.dx + at, n, joined.dtotal); });
     }
     for (int k = 0; has_sums && k < 2; ++k)
-      kernels.add_band(buffers.sums[k], s.columns.size, sums[k]);
+      kernels.add_band(joined.sums[k], s.columns.size, sums[k]);
   }
 };
 
-// kPerRow, kPerSpan. is_short: one call takes many spans, which lie in one piece and need no
+// kPerRow, kPerSpan. has_short_spans: one call takes many spans, which lie in one piece and need no
 // buffer.
-template <Access access, bool is_short>
-struct SpanBackward : BackwardPasses<access> {
-  using Passes = BackwardPasses<access>;
-  using Passes::has_dgate, Passes::has_dx, Passes::has_sums, Passes::item, Passes::kernels,
-      Passes::norm, Passes::s, Passes::weight;
-
-  using Passes::Passes;
+struct SpanBackward : BackwardPasses {
+  using BackwardPasses::BackwardPasses;
 
   // The two sums of a span are the gradients of its parameters, and times its
   // weight the sums of g.
   void backward(Band* rows, double* const* sums) {
-    this->find_rows(rows);
-    const int64_t spans = norm.spans_of_row(), at_once = is_short ? kSpansPerCall : 1;
+    find_rows(rows);
+    const int64_t spans = norm.spans_of_row(), at_once = has_short_spans ? kSpansPerCall : 1;
     const SpanValues weights =
-        is_short ? weight.of_spans(rows->first, norm.span, spans) : SpanValues{};
+        has_short_spans ? weight.of_spans(rows->first, norm.span, spans) : SpanValues{};
     BackwardRow& all = rows->rows[0];
     double sum_g = 0.0, sum_g_xhat = 0.0, both[kSpansPerCall][2];
     for (int64_t first = 0, n; first < spans; first += n) {
       n = std::min(at_once, spans - first);
       add_spans(*rows, first, n, both);
       for (int64_t r = 0; r < n; ++r) {
-        const char* const at = is_short ? weights.at + (first + r) * weights.step
-                                        : weight.of_element(rows->first, first * norm.span);
+        const char* const at = has_short_spans ? weights.at + (first + r) * weights.step
+                                               : weight.of_element(rows->first, first * norm.span);
         const double w = number_at(s.compute_dtype, at);
         sum_g += w * both[r][0];
         sum_g_xhat += w * both[r][1];
@@ -254,17 +239,17 @@ struct SpanBackward : BackwardPasses<access> {
       }
     }
     if (!has_dx && !has_dgate) return;
-    this->set_means(&all, sum_g, sum_g_xhat);
-    if (is_short)
+    set_means(&all, sum_g, sum_g_xhat);
+    if (has_short_spans)
       kernels.finish_spans(all, spans, norm.span, weights);
     else
-      this->for_row(rows->first, [&](const NormChunk& c) { this->finish(*rows, c, nullptr); });
+      for_row(rows->first, [&](const NormChunk& c) { finish(*rows, c, nullptr); });
   }
 
   // both OUT: the sums of each of n spans.
   void add_spans(const Band& rows, int64_t first, int64_t n, double (*both)[2]) {
     const int64_t begin = first * norm.span;
-    if (!is_short) return this->add_up(rows, 0, begin, begin + norm.span, both[0]);
+    if (!has_short_spans) return add_up(rows, 0, begin, begin + norm.span, both[0]);
     const BackwardRow& all = rows.rows[0];
     BackwardRow some;
     some.p = all.p + begin * item, some.x = all.x + begin * item;
@@ -314,13 +299,9 @@ void run(const BackwardArrays& arrays, int64_t index, int64_t partitions) {
 void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast) return group_backward_partition(norm, index, partitions);
   const BackwardArrays arrays(*norm);
-  const bool is_in_place = arrays.access == kInPlace, by_spans = norm->has_shared_parameters();
-  const auto chosen = arrays.has_short_spans     ? run<SpanBackward<kInPlace, true>>
-                      : arrays.access == kJoined ? run<JoinedBackward>
-                      : by_spans && is_in_place  ? run<SpanBackward<kInPlace, false>>
-                      : by_spans                 ? run<SpanBackward<kFetched, false>>
-                      : is_in_place              ? run<BandBackward<kInPlace>>
-                                                 : run<BandBackward<kFetched>>;
+  const auto chosen = arrays.access == kJoined        ? run<JoinedBackward>
+                      : norm->has_shared_parameters() ? run<SpanBackward>
+                                                      : run<BandBackward>;
   chosen(arrays, index, partitions);
 }
 

@@ -92,16 +92,13 @@ inline int64_t band_of(const Norm& a) {
   return std::clamp(std::min(most, fits), int64_t(1), kBand);
 }
 
-template <Access access>
-struct BackwardBuffers {};
-template <>
-struct BackwardBuffers<kJoined> {
+// Buffers of whole rows (kJoined), and of chunks (kFetched).
+struct JoinedBuffers {
   alignas(64) char p[kJoinedBytes], x[kJoinedBytes], dx[kJoinedBytes];
   alignas(64) char sums[2][kJoinedBytes];
   alignas(64) char dtotal[kPiece * sizeof(double)];
 };
-template <>
-struct BackwardBuffers<kFetched> {
+struct BackwardBuffers {
   alignas(64) char x[kQuad][kBandPiece * sizeof(double)];
   alignas(64) char p[kQuad][kBandPiece * sizeof(double)];
   alignas(64) char dx[kQuad][kBandPiece * sizeof(double)];
@@ -111,7 +108,6 @@ struct BackwardBuffers<kFetched> {
   alignas(64) char dgate[kQuad][kBandPiece * sizeof(double)];
 };
 
-template <Access way>
 struct BackwardRows : NormChunks, BackwardArrays {
   const StridedOperands& s;
   const int64_t band;
@@ -123,7 +119,8 @@ struct BackwardRows : NormChunks, BackwardArrays {
   const bool caches_p;        // p, from pass 1 to pass 2, where it is fetched; or x f(gate)
   ChunkReader reader;
   Dropper dropper;
-  BackwardBuffers<way> buffers;
+  BackwardBuffers buffers;
+  JoinedBuffers joined;
 
   explicit BackwardRows(const BackwardArrays& arrays)
       : NormChunks(arrays.of, arrays.chunk()),
@@ -134,9 +131,11 @@ struct BackwardRows : NormChunks, BackwardArrays {
         kernels(is_stored ? of.table->norm->kernels[s.dtype] : *of.kernels),
         item(is_stored ? s.item : s.compute_item),
         rows_joined(std::clamp<int64_t>(kJoinedBytes / row_bytes(), 1, band)),
-        ahead(of.has_shared_parameters() ? 1 : (way == kJoined ? rows_joined : band) * of.groups),
-        caches_p(way == kFetched && (!of.is_identity || of.has_gate() || !s.is_direct[Norm::kDy]) &&
-                 !of.casts && !is_stored && band * row_bytes() <= kCachedBytes),
+        ahead(of.has_shared_parameters() ? 1
+                                         : (access == kJoined ? rows_joined : band) * of.groups),
+        caches_p(access == kFetched &&
+                 (!of.is_identity || of.has_gate() || !s.is_direct[Norm::kDy]) && !of.casts &&
+                 !is_stored && band * row_bytes() <= kCachedBytes),
         reader(s),
         dropper(s, *of.table->bias, of.drop, Norm::kNumbers) {}
 
@@ -150,7 +149,7 @@ struct BackwardRows : NormChunks, BackwardArrays {
     row->stats.rstd = reader.number(Norm::kRstd, index);
     if (is_plain) row->p = s.row(Norm::kDy, index), row->x = s.row(Norm::kIn, index);
     if (is_direct) row->dx = s.row(Norm::kDx, index);
-    if (way != kFetched) find_next(index, 0, row);
+    if (access != kFetched) find_next(index, 0, row);
   }
   void find_next(int64_t index, int64_t column, BackwardRow* row) const {
     set_next(index + ahead, column, Norm::kIn, Norm::kDy, &row->next);
@@ -169,18 +168,18 @@ struct BackwardRows : NormChunks, BackwardArrays {
   NormChunk get(const Band& rows, int64_t i, NormChunk c, bool is_second, BackwardRow* row) {
     row->stats.mean = rows.rows[i].stats.mean;
     row->stats.rstd = rows.rows[i].stats.rstd;
-    if constexpr (way != kFetched) {
+    if (access != kFetched) {
       row->p = rows.rows[i].p + c.column * item, row->x = rows.rows[i].x + c.column * item;
-    } else {
-      fetch(rows, i, c, is_second, &row->p, &row->x);
-      if (!norm.casts) return c;
-      if (weight.is_there()) {
-        char* const g = buffers.p[i % kQuad];
-        multiply_cast(row->p, c.weight, c.n, g);
-        row->p = g;
-      }
-      c.weight = kOne, c.weight_row = false;
+      return c;
     }
+    fetch(rows, i, c, is_second, &row->p, &row->x);
+    if (!norm.casts) return c;
+    if (weight.is_there()) {
+      char* const g = buffers.p[i % kQuad];
+      multiply_cast(row->p, c.weight, c.n, g);
+      row->p = g;
+    }
+    c.weight = kOne, c.weight_row = false;
     return c;
   }
 
@@ -297,13 +296,13 @@ struct BackwardRows : NormChunks, BackwardArrays {
   // `load` fills the buffers: only arrays of the compute type are used where they lie.
   void join(Band* rows) {
     for_parts(*rows, [&](int64_t first, int64_t) {
-      reader.load(Norm::kDy, buffers.p + first);
-      reader.load(Norm::kIn, buffers.x + first);
+      reader.load(Norm::kDy, joined.p + first);
+      reader.load(Norm::kIn, joined.x + first);
     });
     for (int64_t i = 0; i < rows->count; ++i) {
       BackwardRow& row = rows->rows[i];
-      row.p = buffers.p + i * row_bytes(), row.x = buffers.x + i * row_bytes();
-      row.dx = buffers.dx + i * row_bytes();
+      row.p = joined.p + i * row_bytes(), row.x = joined.x + i * row_bytes();
+      row.dx = joined.dx + i * row_bytes();
     }
   }
 };

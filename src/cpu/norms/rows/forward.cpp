@@ -3,7 +3,7 @@
 
 #include "common/reductions/moments.h"
 #include "cpu/bias/dropper.h"
-#include "cpu/core/scratch.h"
+#include "cpu/core/row_pass.h"
 #include "cpu/norms/rows/params.h"
 #include "cpu/reductions/rescaled.h"
 
@@ -39,8 +39,7 @@ struct GateBuffers<true> {
 };
 
 template <bool has_gate>
-struct NormForward : NormChunks {
-  const StridedOperands& s;
+struct NormForward : NormChunks, RowPass {
   const RowStatistic& statistic;
   const int source;      // what is normalised: x, or the sum of x and the residual
   const bool is_stored;  // it and y lie in 16 bits where they are read and written
@@ -48,8 +47,6 @@ struct NormForward : NormChunks {
   const int64_t item;    // bytes of what these read and write
   const bool are_alike;  // rows of which one call takes many
   const bool by_spans;   // all of a row's spans in one call
-  const int64_t together;
-  ChunkReader reader;
   Dropper dropper;
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
@@ -59,7 +56,7 @@ struct NormForward : NormChunks {
 
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
-        s(a.operands),
+        RowPass(a.operands),
         statistic(is_centred(a.norm) ? kRowMoments : kRowSquares),
         source(source_of(a)),
         is_stored(are_stored(a)),
@@ -67,10 +64,8 @@ struct NormForward : NormChunks {
         item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
-        together(std::clamp<int64_t>(together_bytes() / (s.columns.size * s.compute_item), 1,
-                                     kTogether)),
-        reader(a.operands),
         dropper(a.operands, *a.table->bias, a.drop, Norm::kNumbers) {
+    width = std::clamp<int64_t>(together_bytes() / row_bytes(), 1, kTogether);
     reader.bypass_caches(Norm::kY);
   }
 
@@ -111,9 +106,9 @@ struct NormForward : NormChunks {
     return is_stored && are_alike && most < s.columns.size ? kLongBytes : kTogetherBytes;
   }
 
-  // Up to `together` rows. Between a short row's sums and its elements there are two divisions
+  // Between a short row's sums and its elements there are two divisions
   // and a root, each of which waits for the one before it.
-  void rows(int64_t first, int64_t n) {
+  void visit(int64_t first, int64_t n) {
     for (int64_t i = 0; source == Norm::kSum && i < n; ++i) add(first + i);
     if (keeps_rows()) keep_rows(first, n);
     NormRow some[kRoots];
@@ -122,8 +117,8 @@ struct NormForward : NormChunks {
       for (int64_t i = 0; i < n; ++i) normalise_spans(first + i, &some[i]);
       return;
     }
-    const int64_t step = are_alike ? n : 1;
-    for (int64_t i = 0; i < n; i += step) normalise(first + i, step, some + i);
+    const int64_t at_once = are_alike ? n : 1;
+    for (int64_t i = 0; i < n; i += at_once) normalise(first + i, at_once, some + i);
   }
 
   // Normalises `count` rows chunk by chunk. Several rows have the same parameters, and if they pass
@@ -242,7 +237,7 @@ struct NormForward : NormChunks {
   // Finds what comes after a chunk, once this row and its neighbours are done.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
     const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
-    set_next(index + together, column, Norm::kX, beside, &row->next);
+    set_next(index + width, column, Norm::kX, beside, &row->next);
   }
 
   // numbers OUT (n): the mean (untouched without one), and the squares. Rows of one block in one
@@ -292,9 +287,7 @@ struct NormForward : NormChunks {
 
   // The sum is stored before anything else, and what is normalised is what was stored.
   void add(int64_t index) {
-    for (int64_t column = 0, n; column < s.columns.size; column += n) {
-      n = std::min(kPiece, s.columns.size - column);
-      reader.go(index, column, n);
+    for_pieces(index, [&](int64_t, int64_t n) {
       const char* a = reader.load(Norm::kX, x);
       const char* b = reader.load(Norm::kResidual, z);
       char* const sum = reader.target(Norm::kSum, z, false);
@@ -303,7 +296,7 @@ struct NormForward : NormChunks {
       else
         s.kernels->plus[s.compute_item == sizeof(double)](a, b, sum, n);
       reader.finish(Norm::kSum, sum, z, false);
-    }
+    });
   }
 
   void save(int64_t index, const RowStats& stats) const {
@@ -338,7 +331,7 @@ struct NormForward : NormChunks {
     const int64_t size = s.columns.size, start = 0;
     if (is_centred(norm.norm) && s.has_unit_stride[source])
       return norm.table->reduce->row_moments[s.dtype](s.row(source, index), size, mean, squares);
-    const int64_t step = statistic.terms_at_once(size);
+    const int64_t most_terms = statistic.terms_at_once(size);
     const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {
       if (before == 0)
         *all = *more;
@@ -347,7 +340,7 @@ struct NormForward : NormChunks {
     };
     Moments all{};
     for (int64_t begin = 0, end; begin < size; begin = end) {
-      end = std::min(begin + step, size);
+      end = std::min(begin + most_terms, size);
       Moments some{};
       for (int64_t term = begin, n; term < end; term += n) {
         n = std::min(kReduceBlock, end - term);
@@ -364,21 +357,12 @@ struct NormForward : NormChunks {
   }
 };
 
-template <class Forward>
-void run(const Norm& norm, int64_t index, int64_t partitions) {
-  with_frame<Forward>(norm, [&](Forward& forward) {
-    for_rows(norm.operands, forward.together, 1, index, partitions,
-             [&](int64_t first, int64_t n) { forward.rows(first, n); });
-    forward.reader.fence();
-  });
-}
-
 }  // namespace
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast) return group_forward_partition(norm, index, partitions);
-  norm->has_gate() ? run<NormForward<true>>(*norm, index, partitions)
-                   : run<NormForward<false>>(*norm, index, partitions);
+  norm->has_gate() ? run_rows<NormForward<true>>(norm, index, partitions)
+                   : run_rows<NormForward<false>>(norm, index, partitions);
 }
 
 }  // namespace fastact

@@ -4,12 +4,24 @@
 #include "common/norms/rows.h"
 #include "cpu/simd/accumulators.h"
 #include "cpu/simd/map_span.h"
-#include "cpu/simd/prefetch.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
 static_assert(kVectors * kVector == kNormLanes);  // both sums fold alike
+
+// Some bytes, to be read or written soon. A kernel that reads a chunk, computes, and then reads the
+// next one leaves the memory idle while it computes: the hardware's prefetcher stops at the end of
+// a page, which is a chunk of float.
+FASTACT_HD void prefetch_range(const char* at, int64_t bytes) {
+  for (int64_t byte = 0; byte < bytes; byte += kCacheLine) __builtin_prefetch(at + byte, 0, 2);
+}
+
+// Prefetches kPrefetchStep elements.
+FASTACT_HD void prefetch_next(const NextChunk& next, int64_t element) {
+  for (const char* at : next.at)
+    if (at) prefetch_range(at + element * next.item, kPrefetchStep * next.item);
+}
 
 constexpr int64_t kLeastPeeled = 256;  // shorter chunks gain less than the peeling costs
 
@@ -45,8 +57,8 @@ template <class T, bool weight_row, bool bias_row>
 FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const Compute<T>* w,
                               const Compute<T>* b) {
   using C = Compute<T>;
-  const T* x = reinterpret_cast<const T*>(row.x);
-  T* z = reinterpret_cast<T*>(row.z);
+  const T* x = pointer<T>(row.x);
+  T* z = pointer<T>(row.z);
   const Centre<C> mean = centre_of<C>(row.stats.mean);
   const C rstd = C(row.stats.rstd), one_w = *w, one_b = *b;
   const auto of = [=](int64_t i, C v) FASTACT_INLINED {
@@ -69,7 +81,7 @@ FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const Compute<T>* w
 
 template <class T>
 FASTACT_HD T value_of(const SpanValues& values, int64_t span) {
-  return *reinterpret_cast<const T*>(values.at + span * values.step);
+  return *pointer<T>(values.at + span * values.step);
 }
 
 FASTACT_HD void prefetch_span(const NextChunk& next, int64_t span, int64_t n) {
@@ -86,8 +98,8 @@ template <class T>
 void normalise_spans(const NormRow& row, int64_t spans, int64_t n, const SpanValues& weight,
                      const SpanValues& bias) {
   using C = Compute<T>;
-  const T* x = reinterpret_cast<const T*>(row.x);
-  T* z = reinterpret_cast<T*>(row.z);
+  const T* x = pointer<T>(row.x);
+  T* z = pointer<T>(row.z);
   const Centre<C> mean = centre_of<C>(row.stats.mean);
   const C rstd = C(row.stats.rstd);
   for (int64_t r = 0; r < spans; ++r, x += n, z += n) {
@@ -103,7 +115,7 @@ template <class T, bool weight_row, bool bias_row>
 void normalise(const NormRow* rows, int64_t count, int64_t n, const char* weight,
                const char* bias) {
   using C = Compute<T>;
-  const C *w = reinterpret_cast<const C*>(weight), *b = reinterpret_cast<const C*>(bias);
+  const C *w = pointer<C>(weight), *b = pointer<C>(bias);
   for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(rows[k], n, w, b);
 }
 
@@ -191,9 +203,9 @@ template <class T, bool weight_row>
 void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, const char* weight,
               double* lanes, bool fresh) {
   using C = Compute<T>;
-  const T* p = reinterpret_cast<const T*>(p_);
-  const T* x = reinterpret_cast<const T*>(x_);
-  const C* w = reinterpret_cast<const C*>(weight);
+  const T* p = pointer<T>(p_);
+  const T* x = pointer<T>(x_);
+  const C* w = pointer<C>(weight);
   const RowGradient<C> of = gradient_of<T>(stats);
   const T* const end = p + n;
   if (fresh) {
@@ -240,14 +252,14 @@ void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight, b
   for (int64_t i = 0; i < count; ++i) {
     BackwardRow& row = rows[i];
     if (prefetches_dx) prefetch_range(row.dx, n * sizeof(T));
-    sum_whole<T, weight_row>(reinterpret_cast<const T*>(row.p), reinterpret_cast<const T*>(row.x),
-                             reinterpret_cast<const Compute<T>*>(weight), n, row.stats, row.means);
+    sum_whole<T, weight_row>(pointer<T>(row.p), pointer<T>(row.x), pointer<Compute<T>>(weight), n,
+                             row.stats, row.means);
   }
 }
 
 template <class T>
 void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
-  const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
+  const T *p = pointer<T>(row.p), *x = pointer<T>(row.x);
   for (int64_t r = 0; r < spans; ++r)
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
 }
@@ -274,9 +286,9 @@ struct RowsToFinish {
 
   FASTACT_HD RowsToFinish(const BackwardRow* rows, int64_t column) {
     for (int k = 0; k < count; ++k) {
-      p[k] = reinterpret_cast<const T*>(rows[k].p) + column;
-      x[k] = reinterpret_cast<const T*>(rows[k].x) + column;
-      dx[k] = reinterpret_cast<T*>(rows[k].dx) + column;
+      p[k] = pointer<T>(rows[k].p) + column;
+      x[k] = pointer<T>(rows[k].x) + column;
+      dx[k] = pointer<T>(rows[k].dx) + column;
       of[k] = gradient_of<T>(rows[k].stats, rows[k].means);
     }
   }
@@ -361,8 +373,8 @@ template <class T, bool weight_row>
 void finish(const BackwardRow* rows, int64_t count, int64_t column, int64_t n, const char* weight,
             char* dweight, char* dbias) {
   using C = Compute<T>;
-  const C* w = reinterpret_cast<const C*>(weight);
-  C *dw = reinterpret_cast<C*>(dweight), *db = reinterpret_cast<C*>(dbias);
+  const C* w = pointer<C>(weight);
+  C *dw = pointer<C>(dweight), *db = pointer<C>(dbias);
   dw ? finish_all<T, weight_row, true, is_half<T> ? 2 : kQuad>(rows, count, column, n, w, dw, db)
      : finish_all<T, weight_row, false, is_half<T> ? 1 : kQuad>(rows, count, column, n, w, dw, db);
 }
@@ -370,8 +382,8 @@ void finish(const BackwardRow* rows, int64_t count, int64_t column, int64_t n, c
 template <class T>
 void finish_spans(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight) {
   using C = Compute<T>;
-  const T *p = reinterpret_cast<const T*>(row.p), *x = reinterpret_cast<const T*>(row.x);
-  T* dx = reinterpret_cast<T*>(row.dx);
+  const T *p = pointer<T>(row.p), *x = pointer<T>(row.x);
+  T* dx = pointer<T>(row.dx);
   const RowGradient<C> of = gradient_of<T>(row.stats, row.means);
   for (int64_t r = 0; r < spans; ++r, p += n, x += n, dx += n) {
     const C w = value_of<C>(weight, r);
@@ -384,7 +396,7 @@ void finish_spans(const BackwardRow& row, int64_t spans, int64_t n, const SpanVa
 
 template <class T>
 void add_band(const char* sums, int64_t n, double* total) {
-  const T* from = reinterpret_cast<const T*>(sums);
+  const T* from = pointer<T>(sums);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) total[i] += double(from[i]);
 }
