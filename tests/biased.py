@@ -22,25 +22,11 @@ name_of_some = pytest.mark.parametrize("name", ["identity", "mish"])
 # Each way of walking: shape and the bias's axis. Channels last, wide, narrow and with odd tails;
 # channels first with long, short and odd lines; one block of 2048 terms and many; one line.
 CASES: list[tuple[tuple[int, ...], int]] = [
-    ((5,), 0),
-    ((1,), -1),
-    ((3, 20), 0),
-    ((40, 768), 1),
-    ((2100, 100), -1),
-    ((2100, 65), -1),
-    ((4500, 3), 1),
-    ((5000, 1), 1),
-    ((2, 1100), 1),
-    ((1, 5000), 1),
-    ((3, 7000), 0),
-    ((9, 6, 24, 24), 1),
-    ((9, 6, 23, 25), 1),
-    ((45, 24, 7, 7), 1),
-    ((2, 1100, 3), 1),
-    ((9, 24, 24, 6), -1),
-    ((6, 5, 4, 3), 2),
-    ((2, 1, 300), 1),
-]
+    ((5,), 0), ((1,), -1), ((3, 20), 0), ((40, 768), 1), ((2100, 100), -1), ((2100, 65), -1),
+    ((4500, 3), 1), ((5000, 1), 1), ((2, 1100), 1), ((1, 5000), 1), ((3, 7000), 0),
+    ((9, 6, 24, 24), 1), ((9, 6, 23, 25), 1), ((45, 24, 7, 7), 1), ((2, 1100, 3), 1),
+    ((9, 24, 24, 6), -1), ((6, 5, 4, 3), 2), ((2, 1, 300), 1),
+]  # fmt: skip
 case = pytest.mark.parametrize(("shape", "axis"), CASES, ids=str)
 
 

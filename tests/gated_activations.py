@@ -19,18 +19,9 @@ each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 # and of short length, one row, channels first, many rows of few channels, more than one chunk and
 # more than one block of a sum.
 CASES: list[tuple[tuple[int, ...], int]] = [
-    ((5,), 0),
-    ((1,), -1),
-    ((3, 20), 0),
-    ((40, 768), 1),
-    ((2100, 65), -1),
-    ((4500, 3), 1),
-    ((2, 1100), 1),
-    ((3, 7000), 0),
-    ((9, 6, 24, 24), 1),
-    ((45, 24, 7, 7), 1),
-    ((6, 5, 4, 3), 2),
-]
+    ((5,), 0), ((1,), -1), ((3, 20), 0), ((40, 768), 1), ((2100, 65), -1), ((4500, 3), 1),
+    ((2, 1100), 1), ((3, 7000), 0), ((9, 6, 24, 24), 1), ((45, 24, 7, 7), 1), ((6, 5, 4, 3), 2),
+]  # fmt: skip
 case = pytest.mark.parametrize(("shape", "axis"), CASES, ids=str)
 HELD = {"limit": 1.5, "offset": 1.0}
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arrays import f32 as ones
 from calls import OPS, uncached
 from conftest import assert_same_bits
 from devices import DTYPES
@@ -31,10 +32,6 @@ TIMES = 4  # until a call that could be recorded is
 
 def f32(*shape: int) -> Any:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-
-
-def ones(*shape: int) -> Any:
-    return np.ones(shape, np.float32)
 
 
 X, W, T = 1 + f32(2, 3), f32(3), torch.ones(2, 3)

@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arrays import f32
 
 import fastact as fa
 from fastact.measure import cases
 from fastact.runtime.threads import MOST
 
 TIMES = 5  # until a call that could be recorded is
-
-
-def f32(*shape: int) -> Any:
-    return np.ones(shape, np.float32)
 
 
 X = f32(2, 3)

@@ -14,21 +14,11 @@ each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 #: Of x, the parameter, and where the channels are: one axis, rows, pictures of few and of many
 #: pixels, channels last and in front, longer than a chunk; one parameter for all.
 SETTINGS = [
-    ((7,), (7,), 0),
-    ((7,), (1,), 1),
-    ((), (), 1),
-    ((3, 5), (), -1),
-    ((33, 70), (70,), 1),
-    ((5, 9000), (9000,), -1),
-    ((70, 5), (70,), 0),
-    ((2, 3, 4, 5), (3,), 1),
-    ((3, 2, 60, 50), (2,), -3),
-    ((2, 3, 4, 5), (5,), -1),
-    ((400, 3), (3,), 1),
-    ((2, 3, 400), (1,), 1),
-    ((6, 0), (0,), 1),
-    ((0, 3), (3,), 1),
-]
+    ((7,), (7,), 0), ((7,), (1,), 1), ((), (), 1), ((3, 5), (), -1), ((33, 70), (70,), 1),
+    ((5, 9000), (9000,), -1), ((70, 5), (70,), 0), ((2, 3, 4, 5), (3,), 1),
+    ((3, 2, 60, 50), (2,), -3), ((2, 3, 4, 5), (5,), -1), ((400, 3), (3,), 1),
+    ((2, 3, 400), (1,), 1), ((6, 0), (0,), 1), ((0, 3), (3,), 1),
+]  # fmt: skip
 each_setting = pytest.mark.parametrize(("shape", "of_parameter", "axis"), SETTINGS, ids=str)
 
 

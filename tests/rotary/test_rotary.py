@@ -43,16 +43,10 @@ def formula(x, cos, sin, interleaved=False):
 #: Of x and cos: heads last and first; of a part; of one pair; broadcast in the middle; longer than
 #: a chunk of the kernels, and no whole vector.
 SHAPES = [
-    ((2, 5, 3, 64), (5, 1, 32)),
-    ((2, 3, 5, 128), (5, 64)),
-    ((2, 3, 5, 80), (2, 1, 5, 16)),
-    ((7, 2), (7, 1)),
-    ((50, 14), (50, 7)),
-    ((3, 4, 6), (3, 1, 3)),
-    ((2, 2, 700), (2, 333)),
-    ((40, 4), (2,)),
-    ((6, 5), (0,)),
-]
+    ((2, 5, 3, 64), (5, 1, 32)), ((2, 3, 5, 128), (5, 64)), ((2, 3, 5, 80), (2, 1, 5, 16)),
+    ((7, 2), (7, 1)), ((50, 14), (50, 7)), ((3, 4, 6), (3, 1, 3)), ((2, 2, 700), (2, 333)),
+    ((40, 4), (2,)), ((6, 5), (0,)),
+]  # fmt: skip
 each_shape = pytest.mark.parametrize(("shape", "of_angles"), SHAPES, ids=str)
 
 

@@ -12,18 +12,10 @@ from devices import DTYPES, FRAMEWORKS, Framework
 import fastact as fa
 
 SHAPES: list[tuple[tuple[int, ...], int | None]] = [
-    ((5,), None),
-    ((70, 10), None),
-    ((4, 2100), -1),
-    ((3, 7, 4, 5), None),
-    ((2, 1100, 40), None),
+    ((5,), None), ((70, 10), None), ((4, 2100), -1), ((3, 7, 4, 5), None), ((2, 1100, 40), None),
     # What a device's kernels tell apart.
-    ((37, 5), 1),
-    ((5, 7, 9), 1),
-    ((2, 21, 16), 1),
-    ((6, 40), 0),
-    ((257, 1028), 0),
-]
+    ((37, 5), 1), ((5, 7, 9), 1), ((2, 21, 16), 1), ((6, 40), 0), ((257, 1028), 0),
+]  # fmt: skip
 
 
 def example(

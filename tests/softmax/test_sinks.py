@@ -17,17 +17,10 @@ by_dtype = pytest.mark.parametrize("dtype", list(DTYPES))
 # Of x, its axis, and the sinks' shape. Rows of less than a vector, of several blocks, of more than
 # the buffer of a thread or a block of a GPU holds; along any axes.
 SHAPES: list[tuple[tuple[int, ...], Any, tuple[int, ...]]] = [
-    ((5,), -1, ()),
-    ((67, 3), -1, ()),
-    ((2, 4, 5, 24), -1, (4, 1)),
-    ((2, 3, 7, 130), -1, (2, 3, 7)),
-    ((3, 2100), 1, (3,)),
-    ((2, 40_001), 1, (1,)),
-    ((129, 70), 0, (70,)),
-    ((1500, 33), 0, ()),
-    ((3, 21, 5, 7), 1, (5, 1)),
-    ((4, 5, 6), (0, 2), (5,)),
-]
+    ((5,), -1, ()), ((67, 3), -1, ()), ((2, 4, 5, 24), -1, (4, 1)), ((2, 3, 7, 130), -1, (2, 3, 7)),
+    ((3, 2100), 1, (3,)), ((2, 40_001), 1, (1,)), ((129, 70), 0, (70,)), ((1500, 33), 0, ()),
+    ((3, 21, 5, 7), 1, (5, 1)), ((4, 5, 6), (0, 2), (5,)),
+]  # fmt: skip
 
 
 def arrays(

@@ -23,15 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom
 
 #: Shapes and axes that take different kernels: rows, columns, few terms, chunks, all.
 CASES: list[tuple[tuple[int, ...], Any]] = [
-    ((7, 33), 1),
-    ((7, 33), 0),
-    ((3, 40), 0),
-    ((40, 3), 1),
-    ((2, 9000), 1),
-    ((9000, 5), 0),
-    ((4, 6, 5), (0, 2)),
-    ((4, 6, 5), None),
-]
+    ((7, 33), 1), ((7, 33), 0), ((3, 40), 0), ((40, 3), 1), ((2, 9000), 1), ((9000, 5), 0),
+    ((4, 6, 5), (0, 2)), ((4, 6, 5), None),
+]  # fmt: skip
 
 
 def draw(op: Any, dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
