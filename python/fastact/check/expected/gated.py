@@ -47,7 +47,7 @@ def parts(op: Any, options: Options, array: Array, axis: int) -> tuple[Array, Ar
     return a, b
 
 
-class _Call:
+class _Gated:
     """A call by its a and b, whatever it takes itself.
 
     y = act(z) c, with z = min(a, limit) and c = clip(b) + offset, of what was added to a and b.
@@ -151,5 +151,5 @@ def _activation(case: Case) -> Activation:
 
 def expected(case: Case) -> dict[str, Expected]:
     """Give y, or the gradients."""
-    call = _Call(case)
+    call = _Gated(case)
     return call.gradients() if case.entry == "backward" else {"y": call.y()}

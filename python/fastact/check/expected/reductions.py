@@ -174,7 +174,7 @@ class Elements:
 
 
 class _Moments(Elements):
-    """Those of moments, or of a mean and a variance; spread : by which a mean's bound is told."""
+    """Elements of moments, or of a mean and a variance; spread : tells the bound of a mean."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case, bool(case.option("skipna")))
