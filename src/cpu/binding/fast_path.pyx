@@ -35,27 +35,22 @@ cdef int fit_device_count = 0
 def register_device(tuple device, table_capsule):
     """Let tensors on this device, which has been found fit, take the fast path."""
     global fit_device_count
-    cdef const DeviceTable* table
+    cdef FitDevice row
+    row.device = DLDevice(device[0], device[1])
+    row.table = <DeviceTable*>PyCapsule_GetPointer(table_capsule, "fastact_device_table")
+    row.activation[0] = device_call(row.table, kActivationForward)
+    row.activation[1] = device_call(row.table, kActivationBackward)
+    kept_alive.append(table_capsule)
     with registering:
-        if fit_device_count == MAX_DEVICES:
-            return
-        fit_devices[fit_device_count].device.device_type = device[0]
-        fit_devices[fit_device_count].device.device_id = device[1]
-        table = <DeviceTable*>PyCapsule_GetPointer(table_capsule, "fastact_device_table")
-        fit_devices[fit_device_count].table = table
-        fit_devices[fit_device_count].activation[0] = device_call(table, kActivationForward)
-        fit_devices[fit_device_count].activation[1] = device_call(table, kActivationBackward)
-        kept_alive.append(table_capsule)
-        fit_device_count += 1  # last: readers take no lock
+        if fit_device_count < MAX_DEVICES:
+            fit_devices[fit_device_count] = row
+            fit_device_count += 1  # last: readers take no lock
 
 
 cdef const FitDevice* fit_device_of(DLDevice device) noexcept:
     cdef int i
     for i in range(fit_device_count):
-        if (
-            fit_devices[i].device.device_type == device.device_type
-            and fit_devices[i].device.device_id == device.device_id
-        ):
+        if same_device(fit_devices[i].device, device):
             return &fit_devices[i]
     return NULL
 
@@ -71,9 +66,8 @@ cdef const DeviceCall* device_call(const DeviceTable* device, const CallTable& t
     """The device's function for calls of a table; NULL: it has none for these."""
     cdef int k
     for k in range(device.call_count):
-        if not strcmp(device.calls[k].name, table.name):
-            if device.calls[k].size == table.size:
-                return &device.calls[k]
+        if not strcmp(device.calls[k].name, table.name) and device.calls[k].size == table.size:
+            return &device.calls[k]
     return NULL
 
 
