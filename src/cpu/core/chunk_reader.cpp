@@ -146,14 +146,17 @@ void keep_last_column(StridedOperands* s) {
 }
 
 void plan_rows(StridedOperands* s, const ConvertKernels* kernels, int count, const Operand* arrays,
-               const int* dtypes, const bool* reduced, bool in_order) {
+               const int* dtypes, const bool* reduced, bool in_order, bool as_sums) {
   begin_operands(s, kernels, count, arrays, dtypes);
   Axis<kReaderOperands> axes[kMaxAxes];
-  int found =
-      find_axes(axes, arrays[0], count, arrays, s->items, [=](int i) { return int(reduced[i]); });
+  int found = find_axes(axes, arrays[0], count, arrays, s->items,
+                        [=](int i) { return int(!reduced || reduced[i]); });
   sort_axes(axes, found, [](const auto& a, const auto& b) { return a.kind < b.kind; });
   const auto columns = std::find_if(axes, axes + found, [](const auto& a) { return a.kind; });
+  for (auto* axis = axes; as_sums && axis != columns; ++axis)
+    if (axis->stride[0] < 0) reverse_axis(axis, count, s->data);
   if (!in_order) order_axes(axes, int(columns - axes), 0);
+  if (as_sums) order_axes(columns, int(axes + found - columns), 0);
   found = merge_axes(axes, found);
   for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
   find_contiguous(s);
@@ -283,25 +286,13 @@ void ChunkReader::store(int k, const char* from, bool accumulate) {
   scatter(k, stage);
 }
 
-// move(address, stride, elements of the tile before, how many) for the pieces of a tile, of which
-// all lie along the rows.
-template <class Move>
-void ChunkReader::for_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                           Move move) const {
-  int64_t done = 0;
-  for_pieces(s.rows, k, s.data[k], first, width, [&](char* base, int64_t stride, int64_t m) {
-    for (int64_t i = 0; i < n; ++i)
-      move(base + s.columns.offset(k, from_column + i), stride, i * width + done, m);
-    done += m;
-  });
-}
-
 void ChunkReader::load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column,
                                    int64_t n, char* buffer) {
   const int64_t item = s.items[k];
-  for_tile(k, first, width, from_column, n, [&](char* at, int64_t stride, int64_t done, int64_t m) {
-    gather(buffer + done * item, at, stride, m, item);
-  });
+  for_tile(s, k, first, width, from_column, n,
+           [&](char* at, int64_t stride, int64_t done, int64_t m) {
+             gather(buffer + done * item, at, stride, m, item);
+           });
 }
 
 void ChunkReader::load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
@@ -320,9 +311,10 @@ void ChunkReader::store_tile(int k, int64_t first, int64_t width, int64_t from_c
                              const char* from, bool accumulate) {
   const int64_t item = s.items[k];
   const auto scatter_tile = [&](const char* values, int64_t at, int64_t columns) {
-    for_tile(k, first, width, at, columns, [&](char* to, int64_t stride, int64_t done, int64_t m) {
-      scatter_to(to, stride, values + done * item, m, item);
-    });
+    for_tile(s, k, first, width, at, columns,
+             [&](char* to, int64_t stride, int64_t done, int64_t m) {
+               scatter_to(to, stride, values + done * item, m, item);
+             });
   };
   if (!accumulate && s.dtypes[k] == s.compute_dtype) return scatter_tile(from, from_column, n);
   const int64_t most = int64_t(sizeof stage) / (width * item);

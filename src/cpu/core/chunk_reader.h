@@ -97,6 +97,25 @@ struct StridedOperands : OperandArrays {
   char* row(int k, int64_t index) const { return data[k] + rows.offset(k, index); }
 };
 
+// visit(address, stride, place in [n][width], how many) for the pieces of a tile of operand k: n
+// elements of each of `width` rows. Pieces lie along the rows or, of one row, along its columns.
+template <class Visit>
+void for_tile(const StridedOperands& s, int k, int64_t first, int64_t width, int64_t from_column,
+              int64_t n, Visit visit) {
+  int64_t done = 0;
+  if (width == 1)
+    return for_pieces(s.columns, k, s.row(k, first), from_column, n,
+                      [&](char* base, int64_t stride, int64_t m) {
+                        visit(base, stride, done, m);
+                        done += m;
+                      });
+  for_pieces(s.rows, k, s.data[k], first, width, [&](char* base, int64_t stride, int64_t m) {
+    for (int64_t i = 0; i < n; ++i)
+      visit(base + s.columns.offset(k, from_column + i), stride, i * width + done, m);
+    done += m;
+  });
+}
+
 // arrays: of one shape and dtype, inputs and outputs; those with null data are absent.
 // leader: the operand whose strides sort the axes.
 // channel: the axis that is not merged with others; -1: all axes are columns.
@@ -111,10 +130,11 @@ void keep_last_column(StridedOperands* operands);
 
 // arrays, dtypes (count of each): the first has the shape. reduced: a flag an axis, of those that
 // are columns, in the order of the caller's axes, so that the order of a row's elements depends on
-// no stride. in_order: so are rows; else they are sorted by the first operand's strides, so that it
-// is read as it lies.
+// no stride; null: all of them. in_order: so are rows; else they are sorted by the first operand's
+// strides, so that it is read as it lies. as_sums: all axes are in the order of plan_reduction.
 void plan_rows(StridedOperands* operands, const ConvertKernels* kernels, int count,
-               const Operand* arrays, const int* dtypes, const bool* reduced, bool in_order);
+               const Operand* arrays, const int* dtypes, const bool* reduced, bool in_order,
+               bool as_sums = false);
 
 // The parts of a plan: no axes yet; and, once rows and columns have theirs, what is contiguous.
 void begin_operands(StridedOperands* operands, const ConvertKernels* kernels, int count,
@@ -257,9 +277,6 @@ class ChunkReader {
            column * s.items[k];
   }
   const char* load_converted(int k, char* buffer);
-  template <class Move>
-  void for_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                Move move) const;
 
   const StridedOperands& s;
   int64_t row = 0, column = 0, count = 0;

@@ -12,12 +12,13 @@ struct BiasGradients {
   BiasGradients(const Gates& gates, const ReduceTable* table, const GatesCall& call);
 
   const Gates& gates;
-  Reducer sums[2];  // of dbias, of drecurrent_bias; y null: not wanted
+  // Of each row of the bias, in the caller's order, for dbias and drecurrent_bias: both have the
+  // same sums. y null: not wanted.
+  Reducer sums[kMostGates], recurrent[kMostGates];
   // One block of rows, whose lanes are divided among threads and meet in a workspace: parts of it
   // (0: it is not shared), and lanes of a part that lie side by side.
-  int64_t parts, part_lanes;
-  int64_t tile;  // columns a task
-  int64_t tiles;
+  int64_t parts = 0, part_lanes;
+  double* shared;  // that workspace
   int gate_order[kMostGates];
 };
 
@@ -52,52 +53,40 @@ struct Parts {
   int64_t bytes(int64_t width) const { return count * lanes * width * int64_t(sizeof(double)); }
 };
 
-// Bytes of workspace, for the sums of chunks of rows.
-int64_t chunk_bytes(const Reducer& r, int64_t width) {
-  return r.chunks * width * 2 * int64_t(sizeof(double));
-}
-
 // Whether threads take rows of one block rather than tiles of columns.
 bool splits_rows(int64_t rows, int64_t tiles, int threads) {
   if (rows > kReduceBlock || threads < 2) return false;
   return tiles < threads || (rows >= kLanes / 2 * threads && tiles < kFewTasks);
 }
 
-// The sums of a tile's columns over the rows of a chunk, as gate after gate in the packed order.
-class GateBiasSums {
+// The sums of a tile's columns over the rows of a block, as gate after gate in the packed order.
+class GateBiasSums : public BlockSource {
  public:
   explicit GateBiasSums(const BiasGradients& given)
       : gradients(given), g(given.gates), r(given.sums[0]), tiles(g) {}
 
   void run(int64_t index, int64_t partitions) {
-    if (gradients.parts) {
-      for (int64_t i = gradients.parts * index / partitions;
-           i < gradients.parts * (index + 1) / partitions; ++i)
-        part(i);
-      return;
+    if (!gradients.parts) return reduce_tasks(gradients.sums, g.biases, *this, index, partitions);
+    for (int64_t i = gradients.parts * index / partitions;
+         i < gradients.parts * (index + 1) / partitions; ++i)
+      part(i);
+  }
+
+  Results block(int64_t first, int64_t n, int64_t row, int64_t rows) override {
+    const int64_t width = n * g.biases;
+    if (rows * width * g.elements.compute_item > kL2Bytes || !reads_back_all()) {
+      add_block(first, n, row, rows, lanes);
+      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
+    } else {
+      for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
+      fold(first, n, row, rows, 0, 1, lanes);
     }
-    const int64_t chunks = r.partial ? r.chunks : 1, tasks = gradients.tiles * chunks;
-    for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i)
-      task(i % gradients.tiles * gradients.tile, i / gradients.tiles);
+    return {lanes, nullptr, 0};
   }
 
   // In the workspace, the lanes of the tile from column `first` on.
   static double* lanes_of(const BiasGradients& b, int64_t first) {
-    return b.sums[0].partial + b.parts * b.part_lanes * b.gates.biases * first;
-  }
-
-  // (hi, lo) IN: the sums of columns first .. first + n, from one gate's to the next one's `step`.
-  static void store(const BiasGradients& b, int64_t first, int64_t n, const double* hi,
-                    const double* lo, int64_t step) {
-    const Gates& g = b.gates;
-    const int64_t gates = kGatesOf[g.kind];
-    for (int64_t k = 0; k < g.biases; ++k) {
-      const bool is_q = k == gates, is_n = g.kind == kGru && k == 2;
-      const int64_t output = (is_q ? 2 : k) * g.columns + first, at = k * step;
-      for (int i = 0; i < 2; ++i)
-        if (b.sums[i].y && !(i == 0 ? is_q : is_n))
-          store_sums(b.sums[i], output, n, hi + at, lo ? lo + at : nullptr);
-    }
+    return b.shared + b.parts * b.part_lanes * b.gates.biases * first;
   }
 
  private:
@@ -111,8 +100,8 @@ class GateBiasSums {
     if (reads_back)
       for (int64_t row = begin; row < g.batch.size; row += every)
         tiles.run(row, std::min(gradients.part_lanes, g.batch.size - row), 0, g.columns);
-    for (int64_t first = 0; first < g.columns; first += gradients.tile) {
-      const int64_t n = std::min(gradients.tile, g.columns - first), width = n * g.biases;
+    for (int64_t first = 0; first < g.columns; first += r.tile) {
+      const int64_t n = std::min(r.tile, g.columns - first), width = n * g.biases;
       double* to = lanes_of(gradients, first);
       if (!reads_back)
         for (int64_t row = begin; row < g.batch.size; row += every)
@@ -142,49 +131,6 @@ class GateBiasSums {
     bool reads_back = true;
     for (int k = 0; k < g.biases; ++k) reads_back &= tiles.is_direct(operand_of_sum(g, k));
     return reads_back;
-  }
-
-  void task(int64_t first, int64_t chunk_index) {
-    const int64_t n = std::min(gradients.tile, g.columns - first);
-    const int64_t width = n * g.biases;
-    if (r.partial) {
-      chunk(first, n, chunk_index, hi, lo);
-      double* to = r.partial + 2 * chunk_index * g.biases * g.columns;
-      for (int k = 0; k < g.biases; ++k) {
-        std::copy_n(hi + k * n, n, to + k * g.columns + first);
-        std::copy_n(lo + k * n, n, to + (g.biases + k) * g.columns + first);
-      }
-      return;
-    }
-    chunk(first, n, 0, hi, lo);
-    for (int64_t c = 1; c < r.chunks; ++c) {
-      chunk(first, n, c, chunk_hi, chunk_lo);
-      r.table->merge_sums(chunk_hi, chunk_lo, hi, lo, width);
-    }
-    store(gradients, first, n, hi, lo, n);
-  }
-
-  void chunk(int64_t first, int64_t n, int64_t index, double* to, double* errors) {
-    const int64_t begin = index * r.chunk_blocks * kReduceBlock;
-    const int64_t end = std::min(begin + r.chunk_blocks * kReduceBlock, g.batch.size);
-    const int64_t width = n * g.biases;
-    for (int64_t row = begin; row < end; row += kReduceBlock) {
-      const int64_t rows = std::min(kReduceBlock, end - row);
-      whole_block(first, n, row, rows);
-      fastact::add_block(r, {lanes, nullptr, 0}, rows, {to, errors, 0}, row - begin, width);
-    }
-  }
-
-  // lanes[0] becomes the sums of a block.
-  void whole_block(int64_t first, int64_t n, int64_t row, int64_t rows) {
-    const int64_t width = n * g.biases;
-    if (rows * width * g.elements.compute_item > kL2Bytes || !reads_back_all()) {
-      add_block(first, n, row, rows, lanes);
-      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
-      return;
-    }
-    for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
-    fold(first, n, row, rows, 0, 1, lanes);
   }
 
   // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
@@ -266,75 +212,72 @@ class GateBiasSums {
   const Reducer& r;
   GateTiles tiles;
   alignas(64) double lanes[kLanes * kMostColumns];
-  alignas(64) double hi[kMostColumns], lo[kMostColumns];
-  alignas(64) double chunk_hi[kMostColumns], chunk_lo[kMostColumns];
 };
 
 BiasGradients::BiasGradients(const Gates& g, const ReduceTable* table, const GatesCall& call)
-    : gates(g), parts(0), tile(tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns)) {
-  for (int i = 0; i < 2; ++i) {
-    const ArrayArgument& sum = call.bias_gradient[i];
-    Reducer* r = &sums[i];
-    set_accumulator(r, table, kItself, g.elements.compute_dtype);
-    r->terms = Axes();
-    r->terms.size = g.rows();
-    r->y = nullptr;
-    cut_terms(r);
-    if (!sum.data) continue;
-    const int64_t stride = byte_stride(sum, 0, item_size(sum.dtype));
-    set_channels(r, {sum.data, stride, sum.dtype}, kGatesOf[g.kind] * g.columns, g.accumulate);
-  }
+    : gates(g) {
   std::copy_n(call.places.at, kMostGates, gate_order);
+  int64_t tile = tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns);
   if (g.moves || g.lacks) tile = std::min(tile, kGatePiece);
-  tiles = ceil_div(g.columns, tile);
+  for (int k = 0; k < g.biases; ++k) {
+    const bool is_q = k == kGatesOf[g.kind], is_n = g.kind == kGru && k == 2;
+    const int64_t position = is_q ? 2 : k;
+    for (int i = 0; i < 2; ++i) {
+      Reducer* r = i == 0 ? &sums[k] : &recurrent[k];
+      const ArrayArgument& to = call.bias_gradient[i];
+      const bool is_wanted = to.data && !(i == 0 ? is_q : is_n);
+      const int64_t stride = is_wanted ? byte_stride(to, 0, item_size(to.dtype)) : 0;
+      set_accumulator(r, table, kItself, g.elements.compute_dtype);
+      set_channels(
+          r, {is_wanted ? to.data + position * g.columns * stride : nullptr, stride, to.dtype},
+          g.columns, g.accumulate);
+      r->terms.size = g.rows();
+      r->row = g.columns;
+      r->layout = Reducer::kColumns;
+      set_tile(r, tile);
+      cut_terms(r);
+    }
+    sums[k].also = &recurrent[k];
+  }
 }
 
 void run_partition(const BiasGradients* gradients, int64_t index, int64_t partitions) {
   with_frame<GateBiasSums>(*gradients, [&](GateBiasSums& sums) { sums.run(index, partitions); });
 }
 
-// Divides the sums among so many threads, or as many as the workspace suffices for; tells whether
-// they left them there, to be merged.
-bool use_workspace(BiasGradients* b, char* workspace, int64_t bytes, int threads) {
+// Divides the sums among so many threads, or as many as the workspace suffices for.
+void use_workspace(BiasGradients* b, char* workspace, int64_t bytes, int threads) {
   const Gates& g = b->gates;
-  const int64_t width = kSavedOf[g.kind] * g.columns;
-  if (threads == 1 || !workspace) return false;
+  if (threads == 1 || !workspace) return;
+  double* const shared = reinterpret_cast<double*>(workspace);
   if (g.rows() > kReduceBlock) {
-    if (bytes < chunk_bytes(b->sums[0], width)) return false;
-  } else {
-    const int64_t tile = tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns);
-    if (!splits_rows(g.rows(), ceil_div(g.columns, tile), threads)) return false;
-    threads = std::min(threads, int(kLanes));  // more of them make no more parts
-    while (threads > 1 && Parts(g.rows(), width, threads).bytes(width) > bytes) --threads;
-    if (threads < 2) return false;
-    const Parts parts(g.rows(), width, threads);
-    b->parts = parts.count;
-    b->part_lanes = parts.lanes;
-  }
-  b->sums[0].partial = reinterpret_cast<double*>(workspace);
-  return true;
-}
-
-// Adds up what the partitions left in the workspace.
-void merge(const BiasGradients& b) {
-  const Gates& g = b.gates;
-  const Reducer& r = b.sums[0];
-  if (b.parts) {
-    for (int64_t first = 0; first < g.columns; first += b.tile) {
-      const int64_t n = std::min(b.tile, g.columns - first);
-      double* lanes = GateBiasSums::lanes_of(b, first);
-      r.table->fold(lanes, std::min(g.rows(), b.parts * b.part_lanes), n * g.biases);
-      GateBiasSums::store(b, first, n, lanes, nullptr, n);
-    }
+    const int64_t each = partial_size(b->sums);
+    if (bytes < g.biases * each * int64_t(sizeof(double))) return;
+    for (int k = 0; k < g.biases; ++k) b->sums[k].partial = shared + k * each;
     return;
   }
-  const int64_t width = g.biases * g.columns;
-  double *hi = r.partial, *lo = hi + width;
-  for (int64_t c = 1; c < r.chunks; ++c)
-    r.table->merge_sums(hi + 2 * c * width, lo + 2 * c * width, hi, lo, width);
-  for (int64_t first = 0; first < g.columns; first += kMostColumns)
-    GateBiasSums::store(b, first, std::min(kMostColumns, g.columns - first), hi + first, lo + first,
-                        g.columns);
+  const int64_t width = kSavedOf[g.kind] * g.columns;
+  const int64_t tile = tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns);
+  if (!splits_rows(g.rows(), ceil_div(g.columns, tile), threads)) return;
+  threads = std::min(threads, int(kLanes));  // more of them make no more parts
+  while (threads > 1 && Parts(g.rows(), width, threads).bytes(width) > bytes) --threads;
+  if (threads < 2) return;
+  const Parts parts(g.rows(), width, threads);
+  b->parts = parts.count, b->part_lanes = parts.lanes;
+  b->shared = shared;
+}
+
+// Adds up the lanes that the parts left in the workspace.
+void merge_parts(const BiasGradients& b) {
+  const Gates& g = b.gates;
+  const Reducer& r = b.sums[0];
+  for (int64_t first = 0; first < g.columns; first += r.tile) {
+    const int64_t n = std::min(r.tile, g.columns - first);
+    double* const lanes = GateBiasSums::lanes_of(b, first);
+    r.table->fold(lanes, std::min(g.rows(), b.parts * b.part_lanes), n * g.biases);
+    for (int k = 0; k < g.biases; ++k)
+      store_results(b.sums[k], first, n, {lanes + k * n, nullptr, 0});
+  }
 }
 
 }  // namespace
@@ -358,15 +301,15 @@ int64_t gate_workspace_size(int kind, int dtype, int64_t rows, int64_t columns, 
   Reducer r;
   r.terms.size = rows;
   cut_terms(&r);
-  return tiles >= kFewTasks ? 0 : chunk_bytes(r, width);
+  return tiles >= kFewTasks ? 0 : r.chunks * width * 2 * int64_t(sizeof(double));
 }
 
 void run_with_bias_gradients(const Gates& gates, const KernelTable* table, const GatesCall& call,
                              char* workspace, int64_t bytes, int threads) {
   BiasGradients gradients(gates, table->reduce, call);
-  const bool is_merging = use_workspace(&gradients, workspace, bytes, threads);
+  use_workspace(&gradients, workspace, bytes, threads);
   run_partitions(threads, run_partition, &gradients);
-  if (is_merging) merge(gradients);
+  gradients.parts ? merge_parts(gradients) : merge_chunks(gradients.sums, gates.biases, threads);
 }
 
 }  // namespace fastact

@@ -1,5 +1,6 @@
 // The native functions of reductions (common/reductions/call.h): sums and moments over some axes,
 // also by groups of elements, and their gradients; and what repeats an array or a number.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -9,7 +10,6 @@
 #include "cpu/activations/kernels.h"
 #include "cpu/core/native_function.h"
 #include "cpu/core/tensor_iterator.h"
-#include "cpu/reductions/squares.h"
 #include "cpu/reductions/weighted.h"
 
 namespace fastact {
@@ -32,8 +32,7 @@ void sum(const SumCall& call, Execution* execution) {
   const int threads = resolve_threads(size);
   Reducer reducer;
   prepare(&reducer, execution->kernels->reduce, call);
-  divide_work(&reducer, 1, execution->workspace, execution->bytes, threads);
-  run_reduction(&reducer, threads);
+  run_reduction(&reducer, reduce_partition, execution->workspace, execution->bytes, threads);
 }
 
 void sum_backward(const SumBackwardCall& call, const KernelTable* kernels) noexcept {
@@ -41,11 +40,73 @@ void sum_backward(const SumBackwardCall& call, const KernelTable* kernels) noexc
   run_elementwise(kernel[call.accumulate], nullptr, call.accumulate, 3, call.arrays);
 }
 
+// The sum of the squares of all elements, and its gradient 2 x, in one pass.
+struct SquareGrad : Reducer {
+  enum { kX, kGrad };
+
+  StridedOperands operands;
+};
+
+struct Squares : BlockSource {
+  const StridedOperands& s;
+  const Reducer& r;
+  ChunkReader reader;
+  alignas(64) char x[kPiece * sizeof(double)];
+  alignas(64) char wide[kPiece * sizeof(float)];
+  alignas(64) char grad[kPiece * sizeof(double)];
+  OpenBlock open;
+  double sum;
+
+  explicit Squares(const SquareGrad& a) : s(a.operands), r(a), reader(a.operands) {}
+
+  Results block(int64_t, int64_t, int64_t term, int64_t terms) override {
+    std::fill_n(open.lanes[0], kLanes, -0.0);
+    for (int64_t done = 0, n; done < terms; done += n) {
+      n = std::min(kPiece, terms - done);
+      reader.go(0, term + done, n);
+      const char* from = reader.load_stored(SquareGrad::kX, x);
+      r.kernels->add_segment(from, n, done, 0, &open, &sum, 1, 1);
+      if (s.dtype != s.compute_dtype) {
+        reader.to_compute(SquareGrad::kX, from, wide, n);
+        from = wide;
+      }
+      char* to = reader.direct(SquareGrad::kGrad);
+      s.kernels->plus[s.compute_item == sizeof(double)](from, from, to ? to : grad, n);
+      if (!to) reader.store(SquareGrad::kGrad, grad, false);
+    }
+    if (terms < kReduceBlock) {
+      r.kernels->end_segment(&open, terms);
+      r.table->fold_each(open.lanes[0], 0, 1, &sum);
+    }
+    return {&sum, nullptr, 1};
+  }
+};
+
+void prepare(SquareGrad* square, const KernelTable* table, const SquareCall& call) {
+  const int dtype = call.x.dtype;
+  const Operand arrays[] = {call.x, call.grad};
+  plan_operands(&square->operands, table->convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
+  Reducer* r = square;
+  set_accumulator(r, table->reduce, kSquare, dtype);
+  r->terms.size = square->operands.size();
+  r->accumulate = false;
+  set_output(r, call.y.data, dtype,
+             reinterpret_cast<uintptr_t>(call.y.data) % uintptr_t(item_size(dtype)) == 0);
+  r->layout = Reducer::kRows;
+  r->row = r->tile = r->tasks = 1;
+  cut_terms(r);
+}
+
+void square_partition(const SquareGrad* square, int64_t index, int64_t partitions) {
+  Squares squares(*square);
+  reduce_tasks(square, 1, squares, index, partitions);
+}
+
 int64_t square_workspace(const SquareCall& call, const KernelTable* kernels) {
   if (resolve_threads(size_of(call.x)) == 1) return 0;
   SquareGrad square;
   prepare(&square, kernels, call);
-  return workspace_size(&square.reducer);
+  return workspace_size(&square);
 }
 
 void square_value_and_grad(const SquareCall& call, Execution* execution) {
@@ -53,9 +114,7 @@ void square_value_and_grad(const SquareCall& call, Execution* execution) {
   const int threads = resolve_threads(size_of(call.x));
   SquareGrad square;
   prepare(&square, execution->kernels, call);
-  divide_work(&square.reducer, 1, execution->workspace, execution->bytes, threads);
-  run_partitions(threads, square_partition, &square);
-  merge_chunks(&square.reducer, 1, threads);
+  run_reduction(&square, square_partition, execution->workspace, execution->bytes, threads);
 }
 
 void broadcast(const BroadcastCall& call, const KernelTable* kernels) noexcept {
@@ -95,8 +154,7 @@ void moments(const MomentsCall& call, Execution* execution) {
     Reducer reducer;
     prepare(&reducer, execution->kernels->reduce, call);
     reducer.is_degenerate = is_degenerate;
-    divide_work(&reducer, 1, execution->workspace, execution->bytes, threads);
-    run_reduction(&reducer, threads);
+    run_reduction(&reducer, reduce_partition, execution->workspace, execution->bytes, threads);
   });
 }
 

@@ -40,7 +40,6 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStaged = 512;            // elements at a time
 constexpr int64_t kProbes = 16;             // pairs of labels that tell of runs
 constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the second-level cache
 constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
@@ -53,6 +52,7 @@ constexpr int64_t kPrefetchedRow = 1024;
 constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
 constexpr int64_t kSparse = 4;           // groups a label from which ranks are worth a search
 
+// The elements' are those of ElementStager.
 enum Operands { kX, kWeights, kWhere, kLabels, kY, kOperands };
 
 // The plan of the elements: how they are read, and added to a lane.
@@ -105,18 +105,59 @@ int64_t lanes_of(const Grouped& g) { return g.tile * g.groups; }
 
 char* slot(const Grouped& g, int64_t index) { return g.lanes + index * g.bytes_of_slot; }
 
+// Results of lanes, as store_results takes them.
+struct LaneResults {
+  const Grouped& g;
+  alignas(64) double values[kMostSets][kTile];
+  alignas(64) double errors[kMostSets][kTile];
+
+  explicit LaneResults(const Grouped& grouped) : g(grouped) {}
+
+  // The results of n outputs from `output` on, whose lanes begin at `lane` of a slot.
+  void store(const Reducer& r, char* slot, int64_t lane, int64_t output, int64_t n) {
+    for (int64_t done = 0, m; done < n; done += m) {
+      m = std::min(kTile, n - done);
+      read(slot, lane + done, m);
+      bool is_any_far = false;
+      for (int64_t i = 0; g.may_be_far && i < m; ++i) is_any_far |= is_far(i);
+      if (is_any_far) note(g.is_far);
+      store_results(r, output + done, m, {values[0], errors[0], kTile});
+    }
+  }
+
+  // Whether what was read of a lane left the range.
+  bool is_far(int64_t i) const {
+    if (g.lane == kLaneSum) return !is_finite(values[0][i]) && values[1][i] != 0;
+    return is_far_moment(values[0][i], values[1][i] + errors[1][i]) && values[2][i] != 0;
+  }
+
+  // A lane as it was read, whose elements were divided by `up`.
+  Rescaled rescaled(int64_t i, double up) const {
+    const auto whole = [&](int set) { return values[set][i] + errors[set][i]; };
+    if (g.lane == kLaneSum) return {whole(0) / whole(1), 0, 0, whole(1), up};
+    return {values[0][i], errors[0][i], whole(1), whole(2), up};
+  }
+
+  void read(char* slot, int64_t lane, int64_t n) {
+    g.kernels->read[g.lane](slot, lanes_of(g) + 1, lane, n, values[0], errors[0], kTile);
+  }
+};
+
 struct GroupedInputs {
   const Grouped& g;
   const StridedOperands& s;
   const Reducer& r;
-  alignas(64) double x[kStaged];
-  alignas(64) double weights[kStaged];
-  alignas(64) double mask[kStaged];
+  ElementStager stager;
   alignas(64) int64_t at[kStaged];
+  LaneResults lane_results;
   bool has_wrong = false;
 
   explicit GroupedInputs(const Grouped& grouped)
-      : g(grouped), s(grouped.operands), r(grouped.reducer) {}
+      : g(grouped),
+        s(grouped.operands),
+        r(grouped.reducer),
+        stager(s, *r.table, kWeightProduct),
+        lane_results(g) {}
 
   // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
   void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
@@ -133,7 +174,7 @@ struct GroupedInputs {
     for (int64_t terms; term < end; term += terms) {
       terms = std::min(rows, end - term);
       find_lanes(first, n, term, terms);
-      read(kX, first, n, term, terms, x);
+      stager.read(kX, first, n, term, terms, stager.x);
       visit(stage_weights(first, n, term, terms), terms * n);
     }
   }
@@ -194,89 +235,25 @@ struct GroupedInputs {
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const bool is_weighted = s.data[kWeights], is_masked = s.data[kWhere];
-    if (is_weighted) read(kWeights, first, n, term, terms, weights);
-    if (is_masked) read(kWhere, first, n, term, terms, mask);
-    g.kernels->choose(x, is_weighted ? weights : nullptr, is_masked ? mask : nullptr, g.skips,
-                      terms * n, lanes_of(g), at);
-    return is_weighted ? weights : nullptr;
+    const double* const counts = stager.has_weights() ? stager.weights : nullptr;
+    if (counts) stager.read_weights(first, n, term, terms);
+    g.kernels->choose(stager.x, counts, g.skips, terms * n, lanes_of(g), at);
+    return s.data[kWeights] ? counts : nullptr;
   }
 
   void add_staged(const double* w, int64_t n, char* lanes) {
-    for (int64_t i = 0; i < n && g.term == kSquare; ++i) x[i] *= x[i];
-    g.kernels->add[g.lane](x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
+    for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
+    g.kernels->add[g.lane](stager.x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
   }
 
   void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const auto find = g.kernels->find_lanes[s.dtypes[kLabels] == kI64];
-    for_term_pieces(
-        s, kLabels, first, n, term, terms,
-        [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t column) {
-          const bool is_row = n > 1;
-          has_wrong |= find(from, stride, size, g.all_groups, g.tile, column, is_row, lanes_of(g),
-                            at + done);
-        });
-  }
-
-  void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const {
-    read_terms(s, *r.table, k, first, n, term, terms, to);
-  }
-};
-
-// Results of lanes, as store_results takes them.
-struct LaneResults {
-  alignas(64) double values[kMostSets][kTile];
-  alignas(64) double errors[kMostSets][kTile];
-  explicit LaneResults(const Grouped&) {}
-
-  void put(int64_t i, int set, double value, double error) {
-    values[set][i] = value;
-    errors[set][i] = value - value == 0 ? error : 0.0;
-  }
-
-  // The results of n outputs from `output` on, whose lanes begin at `lane` of a slot.
-  void store(const Grouped& g, const Reducer& r, char* slot, int64_t lane, int64_t output,
-             int64_t n) {
-    for (int64_t done = 0, m; done < n; done += m) {
-      m = std::min(kTile, n - done);
-      read(g, slot, lane + done, m);
-      bool is_any_far = false;
-      for (int64_t i = 0; g.may_be_far && i < m; ++i) is_any_far |= is_far(g, i);
-      if (is_any_far) note(g.is_far);
-      store_results(r, output + done, m, {values[0], errors[0], kTile});
-    }
-  }
-
-  // Whether what was read of a lane left the range.
-  bool is_far(const Grouped& g, int64_t i) const {
-    if (g.lane == kLaneSum) return !is_finite(values[0][i]) && values[1][i] != 0;
-    return is_far_moment(values[0][i], values[1][i] + errors[1][i]) && values[2][i] != 0;
-  }
-
-  // A lane as it was read, whose elements were divided by `up`.
-  Rescaled rescaled(const Grouped& g, int64_t i, double up) const {
-    const auto whole = [&](int set) { return values[set][i] + errors[set][i]; };
-    if (g.lane == kLaneSum) return {whole(0) / whole(1), 0, 0, whole(1), up};
-    return {values[0][i], errors[0][i], whole(1), whole(2), up};
-  }
-
-  void read(const Grouped& g, char* slot, int64_t lane, int64_t n) {
-    const int64_t count = lanes_of(g) + 1;
-    g.kernels->close[g.lane](slot, count, lane, n);
-    if (g.lane == kLaneSum) {
-      const OpenSum* const open = reinterpret_cast<OpenSum*>(slot);
-      const LaneSum* const from = reinterpret_cast<const LaneSum*>(open + count) + lane;
-      for (int64_t i = 0; i < n; ++i)
-        put(i, 0, from[i].sum, from[i].low), put(i, 1, from[i].count, from[i].count_low);
-    } else {
-      const OpenMoments* const open = reinterpret_cast<OpenMoments*>(slot);
-      const LaneMoments* const from = reinterpret_cast<const LaneMoments*>(open + count) + lane;
-      for (int64_t i = 0; i < n; ++i) {
-        put(i, 0, from[i].mean, from[i].mean_low);
-        put(i, 1, from[i].m2, from[i].m2_low);
-        put(i, 2, from[i].count, from[i].count_low);
-      }
-    }
+    for_tile(s, kLabels, first, n, term, terms,
+             [&](const char* from, int64_t stride, int64_t done, int64_t size) {
+               const bool is_row = n > 1;
+               has_wrong |= find(from, stride, size, g.all_groups, g.tile, is_row ? done % n : 0,
+                                 is_row, lanes_of(g), at + done);
+             });
   }
 };
 
@@ -303,39 +280,40 @@ void for_lanes(const Grouped& g, int64_t tile, int64_t first, int64_t n, Store s
   }
 }
 
-void store_lanes(const Grouped& g, LaneResults& results, int64_t tile, char* lanes, int64_t first,
-                 int64_t n) {
-  for_lanes(g, tile, first, n, [&](const Reducer& r, int64_t lane, int64_t output, int64_t m) {
-    results.store(g, r, lanes, lane, output, m);
-  });
+void store_lanes(GroupedInputs& inputs, int64_t tile, char* lanes, int64_t first, int64_t n) {
+  for_lanes(inputs.g, tile, first, n,
+            [&](const Reducer& r, int64_t lane, int64_t output, int64_t m) {
+              inputs.lane_results.store(r, lanes, lane, output, m);
+            });
 }
 
 // The lanes of a task before its first element.
 char* clear(const Grouped& g, char* lanes) {
-  memset(lanes, 0, bytes_of_lanes(g.lane, lanes_of(g) + 1));
-  if (g.lane == kLaneSum)
-    std::fill_n(reinterpret_cast<OpenSum*>(lanes), lanes_of(g) + 1, OpenSum{0, kNoElements});
+  g.kernels->clear[g.lane](lanes, lanes_of(g) + 1);
   return lanes;
 }
 
-// The powers of two by which the elements of lanes are multiplied, for lanes that left the range of
-// double; of others they are negative. They lie behind the lanes, whose batches are closed.
-FASTACT_RARE double* find_scales(const Grouped& g, GroupedInputs& inputs, LaneResults& results,
-                                 int64_t tile, char* lanes) {
-  const int64_t count = lanes_of(g) + 1;
-  double* const scales = reinterpret_cast<double*>(lanes + g.bytes_of_slot) - count;
+// scales OUT: the powers of two by which the elements of lanes are multiplied, for lanes that left
+// the range of double; of others they are negative. Returns whether there are such lanes.
+FASTACT_RARE bool find_scales(GroupedInputs& inputs, int64_t tile, char* lanes, double* scales) {
+  const Grouped& g = inputs.g;
+  const int64_t count = lanes_of(g);
+  std::fill_n(scales, count + 1, -1.0);
   for (int64_t lane = 0, n; lane < count; lane += n) {
     n = std::min(kTile, count - lane);
-    results.read(g, lanes, lane, n);
+    inputs.lane_results.read(lanes, lane, n);
     for (int64_t i = 0; i < n; ++i)
-      scales[lane + i] = lane + i < count - 1 && results.is_far(g, i) ? 0.0 : -1.0;
+      if (inputs.lane_results.is_far(i)) scales[lane + i] = 0;
   }
-  if (std::all_of(scales, scales + count, [](double scale) { return scale < 0; })) return scales;
+  const auto is_any = [=] {
+    return std::any_of(scales, scales + count, [](double scale) { return scale >= 0; });
+  };
+  if (!is_any()) return false;
   inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
                     [&](const double*, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
                         double& peak = scales[inputs.at[i]];
-                        const double size = std::abs(inputs.x[i]);
+                        const double size = std::abs(inputs.stager.x[i]);
                         if (peak >= 0) peak = size <= kMostDouble ? std::max(peak, size) : HUGE_VAL;
                       }
                     });
@@ -343,30 +321,32 @@ FASTACT_RARE double* find_scales(const Grouped& g, GroupedInputs& inputs, LaneRe
     const double peak = scales[lane];
     scales[lane] = peak > 0 && peak <= kMostDouble ? scale_of(peak) : -1.0;
   }
-  return scales;
+  return is_any();
 }
 
-// Adds up such lanes of a tile anew, and stores their results.
-FASTACT_RARE void rescale_tile(const Grouped& g, GroupedInputs& inputs, LaneResults& results,
-                               int64_t tile, char* lanes) {
-  const double* const scales = find_scales(g, inputs, results, tile, lanes);
-  const int64_t count = lanes_of(g) + 1;
-  if (std::all_of(scales, scales + count, [](double scale) { return scale < 0; })) return;
+// Adds up such lanes of a tile anew, whose batches are closed, and stores their results. The scales
+// lie behind the lanes.
+FASTACT_RARE void rescale_tile(GroupedInputs& inputs, int64_t tile, char* lanes) {
+  const Grouped& g = inputs.g;
+  const int64_t count = lanes_of(g);
+  double* const scales = reinterpret_cast<double*>(lanes + g.bytes_of_slot) - (count + 1);
+  if (!find_scales(inputs, tile, lanes, scales)) return;
   clear(g, lanes);
   inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
                     [&](const double* w, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
                         const double scale = scales[inputs.at[i]];
-                        inputs.x[i] *= scale;
-                        if (scale < 0) inputs.at[i] = count - 1;
+                        inputs.stager.x[i] *= scale;
+                        if (scale < 0) inputs.at[i] = count;
                       }
                       inputs.add_staged(w, n, lanes);
                     });
-  for_lanes(g, tile, 0, count - 1, [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
+  for_lanes(g, tile, 0, count, [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       if (scales[lane + i] < 0) continue;
-      results.read(g, lanes, lane + i, 1);
-      store_rescaled(r, output + i, results.rescaled(g, 0, inverse_power(scales[lane + i])));
+      inputs.lane_results.read(lanes, lane + i, 1);
+      store_rescaled(r, output + i,
+                     inputs.lane_results.rescaled(0, inverse_power(scales[lane + i])));
     }
   });
 }
@@ -488,8 +468,7 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
   r->rescale = dtype == kF64 && call.of_m2 != kTotal ? rescale_array : nullptr;
   r->row = rows.length[rows.count - 1];
   const int64_t tiles = ceil_div(r->row, r->accumulator->passes[dtype] > 1 ? kTile / 2 : kTile);
-  r->tile = (ceil_div(r->row, tiles) + 15) / 16 * 16;
-  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
+  set_tile(r, (ceil_div(r->row, tiles) + 15) / 16 * 16);
   g->holds_all = false;
 }
 
@@ -547,7 +526,8 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
   g->met = nullptr;
   g->is_by_output = outputs == 1 || last_step(s.columns, kX) <= last_step(s.rows, kX);
-  const int64_t most = kLanesBytes / bytes_of_lanes(g->lane, g->groups);
+  const int64_t of_lane = g->kernels->lane_bytes[g->lane];
+  const int64_t most = kLanesBytes / (of_lane * g->groups);
   g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
   g->tiles = ceil_div(outputs, g->tile);
   g->chunks = 1;
@@ -561,14 +541,13 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   g->may_be_far = may_be_far(*g, call);
   const int64_t lanes = lanes_of(*g) + 1;
   const int64_t of_scales = g->may_be_far ? lanes * int64_t(sizeof(double)) : 0;
-  g->bytes_of_slot = ceil_div(bytes_of_lanes(g->lane, lanes) + of_scales, kCacheLine) * kCacheLine;
+  g->bytes_of_slot = ceil_div(lanes * of_lane + of_scales, kCacheLine) * kCacheLine;
 
   Reducer* r = &g->reducer;
   set_accumulator(r, table.reduce, has_m2 ? kValidMoments : kValidMean,
                   kF32);  // never out of range
   g->group_stride = group_stride;
   r->outputs = outputs_of(*g, g->ranked ? 0 : g->groups);
-  r->terms = Axes();
   set_output(r, s.data[kY], model.dtype, is_aligned(model, item));
   set_moments(r, call);
   const bool has_one_axis = s.columns.count == 1 && is_readable(s, kX) &&
@@ -585,13 +564,11 @@ void list_terms(const Grouped* g) {
   const int64_t terms = s.columns.size;
   const TermList list(*g);
   std::fill_n(list.starts, g->groups + 2, 0);
+  if (read_labels(s, kLabels, *g->kernels, 0, 0, terms, g->groups, list.labels))
+    return note_wrong_label(*g);
   // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
-  for (int64_t i = 0; i < terms; ++i) {
-    const int64_t label = list.labels[i] =
-        label_at(s.dtypes[kLabels], s.data[kLabels] + s.columns.offset(kLabels, i));
-    if (uint64_t(label) + 1 > uint64_t(g->groups)) return note_wrong_label(*g);
-    if (label >= 0) ++list.starts[label + 2];
-  }
+  for (int64_t i = 0; i < terms; ++i)
+    if (list.labels[i] >= 0) ++list.starts[list.labels[i] + 2];
   for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
   for (int64_t i = 0; i < terms; ++i)
     if (list.labels[i] >= 0)
@@ -609,13 +586,10 @@ void rank_labels(Grouped* g) {
   OperandAxes &rows = s.rows, &columns = s.columns;
   int64_t* const ranks = reinterpret_cast<int64_t*>(g->lanes);
   int64_t* const met = ranks + g->ranked;
-  int64_t* end = met;
-  for (int64_t i = 0; i < g->ranked; ++i) {
-    const int64_t at = rows.offset(k, i / columns.size) + columns.offset(k, i % columns.size);
-    const int64_t label = ranks[i] = label_at(s.dtypes[k], s.data[k] + at);
-    if (uint64_t(label) + 1 > uint64_t(g->all_groups)) return note_wrong_label(*g);
-    if (label >= 0) *end++ = label;
-  }
+  for (int64_t i = 0; i < g->ranked; i += columns.size)
+    if (read_labels(s, k, *g->kernels, i / columns.size, 0, columns.size, g->all_groups, ranks + i))
+      return note_wrong_label(*g);
+  int64_t* end = std::copy_if(ranks, met, met, [](int64_t label) { return label >= 0; });
   std::sort(met, end);
   end = std::unique(met, end);
   for (int64_t i = 0; i < g->ranked; ++i)
@@ -644,53 +618,49 @@ void store_nothing_partition(const Grouped* g, int64_t index, int64_t partitions
 void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
   const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
   const int64_t count = are_shared(rows, kLabels) ? 1 : rows.size;
-  with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
-    for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
-      for (int64_t term = 0; term < columns.size; term += kStaged)
-        inputs.find_lanes(i, 1, term, std::min(kStaged, columns.size - term));
-    if (inputs.has_wrong) note_wrong_label(*g);
-  });
+  int64_t labels[kStaged];
+  for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
+    for (int64_t term = 0, n; term < columns.size; term += n) {
+      n = std::min(kStaged, columns.size - term);
+      if (read_labels(g->operands, kLabels, *g->kernels, i, term, n, g->all_groups, labels))
+        return note_wrong_label(*g);
+    }
 }
 
 void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
   if (g->is_listed) return listed_partition(*g, index, partitions);
   const int64_t tasks = g->tiles * g->chunks, terms = g->operands.columns.size;
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
-    with_frame<LaneResults>(*g, [&](LaneResults& results) {
-      for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
-        const int64_t tile = i / g->chunks, chunk = i % g->chunks;
-        char* const lanes = clear(*g, slot(*g, g->holds_all ? i : index));
-        inputs.add(tile * g->tile, tile_width(*g, tile), chunk * g->chunk_terms,
-                   std::min((chunk + 1) * g->chunk_terms, terms), lanes);
-        if (g->holds_all) continue;
-        store_lanes(*g, results, tile, lanes, 0, lanes_of(*g));
-        if (__atomic_load_n(&g->is_far, __ATOMIC_RELAXED))
-          rescale_tile(*g, inputs, results, tile, lanes);
-      }
-    });
+    for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
+      const int64_t tile = i / g->chunks, chunk = i % g->chunks;
+      char* const lanes = clear(*g, slot(*g, g->holds_all ? i : index));
+      inputs.add(tile * g->tile, tile_width(*g, tile), chunk * g->chunk_terms,
+                 std::min((chunk + 1) * g->chunk_terms, terms), lanes);
+      if (g->holds_all) continue;
+      store_lanes(inputs, tile, lanes, 0, lanes_of(*g));
+      if (__atomic_load_n(&g->is_far, __ATOMIC_RELAXED)) rescale_tile(inputs, tile, lanes);
+    }
   });
 }
 
 void store_groups_partition(const Grouped* g, int64_t index, int64_t partitions) {
   const int64_t count = lanes_of(*g);
   const int64_t first = count * index / partitions, n = count * (index + 1) / partitions - first;
-  with_frame<LaneResults>(*g, [&](LaneResults& results) {
+  with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
     for (int64_t tile = 0; tile < g->tiles; ++tile) {
       char* const all = slot(*g, tile * g->chunks);
       for (int64_t chunk = 1; chunk < g->chunks; ++chunk)
         g->kernels->merge[g->lane](slot(*g, tile * g->chunks + chunk), all, count + 1, first, n);
-      store_lanes(*g, results, tile, all, first, n);
+      store_lanes(inputs, tile, all, first, n);
     }
   });
 }
 
 void rescale_groups_partition(const Grouped* g, int64_t index, int64_t partitions) {
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
-    with_frame<LaneResults>(*g, [&](LaneResults& results) {
-      for (int64_t tile = g->tiles * index / partitions; tile < g->tiles * (index + 1) / partitions;
-           ++tile)
-        rescale_tile(*g, inputs, results, tile, slot(*g, tile * g->chunks));
-    });
+    for (int64_t tile = g->tiles * index / partitions; tile < g->tiles * (index + 1) / partitions;
+         ++tile)
+      rescale_tile(inputs, tile, slot(*g, tile * g->chunks));
   });
 }
 

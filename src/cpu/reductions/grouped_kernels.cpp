@@ -1,6 +1,8 @@
 // The kernels of reductions/grouped_kernels.h.
 #include "cpu/reductions/grouped_kernels.h"
 
+#include <type_traits>
+
 #include "common/reductions/moments.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -15,8 +17,30 @@ constexpr int64_t kSome = 64;  // elements that are staged, and searched for a f
 typedef double Pair __attribute__((vector_size(2 * sizeof(double))));
 typedef int64_t PairBits __attribute__((vector_size(2 * sizeof(double))));
 
+// count: of the batch's elements, and kNoElements.
+struct OpenSum {
+  double sum, count;
+};
+struct LaneSum {
+  double sum, count, low, count_low;
+};
+constexpr double kNoElements = 64;
+// left: elements that the batch still takes, of `size`.
+struct OpenMoments {
+  double shift, first, second;
+  int32_t left, size;
+};
+// With weights, the one of the shift's element, and what the batch's add up to. Of a lane of either
+// kind the results come first, then what their rounding lost.
+struct LaneMoments {
+  double mean, m2, count, mean_low, m2_low, count_low;
+  double heaviest, weight;
+};
+
+// The open batches come first.
 template <class OpenBatch, class Lane>
 struct Lanes {
+  static constexpr int64_t kBytes = sizeof(OpenBatch) + sizeof(Lane);
   OpenBatch* open;
   Lane* all;
   int64_t count;
@@ -65,12 +89,8 @@ bool find_lanes(const char* labels, int64_t step, int64_t n, int64_t groups, int
 }
 
 // Loops of their own, as the masks of weighted_kernels.cpp: together they would not vectorise.
-void choose(const double* x, const double* weights, const double* mask, bool skips, int64_t n,
-            int64_t none, int64_t* __restrict at) {
-  if (mask) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) at[i] = mask[i] != 0 ? at[i] : none;
-  }
+void choose(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
+            int64_t* __restrict at) {
   if (weights) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) at[i] = weights[i] != 0 ? at[i] : none;
@@ -299,9 +319,25 @@ void add_block_to_moments(const double* block, double n, int64_t at, char* memor
 }
 
 template <class Of>
-void close(char* memory, int64_t count, int64_t first, int64_t n) {
+void clear(char* memory, int64_t count) {
+  memset(memory, 0, count * Of::kBytes);
+  if constexpr (std::is_same_v<Of, Sums>)
+    for (int64_t i = 0; i < count; ++i) Of(memory, count).open[i] = {0, kNoElements};
+}
+
+template <class Of, int sets>
+void read(char* memory, int64_t count, int64_t first, int64_t n, double* values, double* errors,
+          int64_t pitch) {
   const Of lanes(memory, count);
-  for (int64_t i = first; i < first + n; ++i) close_batch(lanes, i, lanes);
+  for (int64_t i = 0; i < n; ++i) {
+    close_batch(lanes, first + i, lanes);
+    double numbers[2 * sets];
+    memcpy(numbers, &lanes.all[first + i], sizeof numbers);
+    for (int s = 0; s < sets; ++s) {
+      values[s * pitch + i] = numbers[s];
+      errors[s * pitch + i] = is_finite(numbers[s]) ? numbers[sets + s] : 0.0;
+    }
+  }
 }
 
 void merge_lane(const LaneSum& from, LaneSum* to) {
@@ -335,13 +371,15 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 extern const GroupedKernels grouped_kernels;
 const GroupedKernels grouped_kernels = {
+    {Sums::kBytes, ManyMoments::kBytes},
     {find_lanes<int32_t>, find_lanes<int64_t>},
     choose,
+    {clear<Sums>, clear<ManyMoments>},
     {add<Sums, ExactSums>, add<ManyMoments, ManyMoments>},
     {FASTACT_PLAIN(Sums, ExactSums), FASTACT_PLAIN(ManyMoments, ManyMoments)},
     {add_block_to_sum, add_block_to_moments},
     {merge<Sums>, merge<ManyMoments>},
-    {close<Sums>, close<ManyMoments>},
+    {read<Sums, 2>, read<ManyMoments, 3>},
 };
 
 FASTACT_END_NAMESPACE

@@ -39,46 +39,25 @@
 
 namespace fastact {
 
-// count: of the batch's elements, and kNoElements.
-struct OpenSum {
-  double sum, count;
-};
-struct LaneSum {
-  double sum, count, low, count_low;
-};
-constexpr double kNoElements = 64;
-// left: elements that the batch still takes, of `size`.
-struct OpenMoments {
-  double shift, first, second;
-  int32_t left, size;
-};
-// With weights, the one of the shift's element, and what the batch's add up to.
-struct LaneMoments {
-  double mean, m2, mean_low, m2_low, count, count_low;
-  double heaviest, weight;
-};
-
 enum LaneKind : int { kLaneSum, kLaneMoments, kLaneKinds };
-
-// Bytes of `count` lanes. The open batches come first.
-inline int64_t bytes_of_lanes(int kind, int64_t count) {
-  constexpr int64_t sizes[] = {sizeof(OpenSum) + sizeof(LaneSum),
-                               sizeof(OpenMoments) + sizeof(LaneMoments)};
-  return count * sizes[kind];
-}
 
 // lanes: `memory` of `count` of them.
 struct GroupedKernels {
+  int64_t lane_bytes[kLaneKinds];
+
   // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
   // label * width + first + i * next, and `none` of those that are of no group. Returns whether
   // a label is not from -1 to groups - 1.
   bool (*find_lanes[2])(const char* labels, int64_t step, int64_t n, int64_t groups, int64_t width,
                         int64_t first, int64_t next, int64_t none, int64_t* to);
 
-  // at IN/OUT (n) becomes `none` where an element does not count: where mask (null: none) is 0,
-  // where its weight is, or where it is NaN (skips).
-  void (*choose)(const double* x, const double* weights, const double* mask, bool skips, int64_t n,
-                 int64_t none, int64_t* at);
+  // at IN/OUT (n) becomes `none` where an element does not count: where its weight (null: none has
+  // one) is 0, or where it is NaN (skips).
+  void (*choose)(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
+                 int64_t* at);
+
+  // Lanes OUT, before their first element.
+  void (*clear[kLaneKinds])(char* memory, int64_t count);
 
   // Elements x IN (n) onto the lanes at[i]. weights: null, or how often they count. is_double: x
   // has more digits than float.
@@ -98,8 +77,10 @@ struct GroupedKernels {
   // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`, whose batches it ends.
   void (*merge[kLaneKinds])(char* from, char* to, int64_t count, int64_t first, int64_t n);
 
-  // Ends the batches of lanes first .. first + n.
-  void (*close[kLaneKinds])(char* memory, int64_t count, int64_t first, int64_t n);
+  // values, errors OUT [sets][pitch]: the results of lanes first .. first + n, whose batches it
+  // ends: sum and count, or mean, m2 and count.
+  void (*read[kLaneKinds])(char* memory, int64_t count, int64_t first, int64_t n, double* values,
+                           double* errors, int64_t pitch);
 };
 
 }  // namespace fastact

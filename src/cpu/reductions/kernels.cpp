@@ -31,6 +31,13 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
   return lane + Term::of(x);
 }
 
+// value, or -0 where x is NaN and skipped.
+template <bool kSkips, class V>
+FASTACT_HD V unless_skipped(V x, V value) {
+  if constexpr (kSkips) return x == x ? value : -V{};
+  return value;
+}
+
 // An accumulator: the numbers of a lane, in vectors of lanes (V) or in one, and how terms that were
 // of T come to them.
 //   Adder       adds terms to a lane. It is made of 1, which the compiler must not know
@@ -42,10 +49,13 @@ FASTACT_HD V add_term(Term, V x, V, V lane) {
 //               first result is the shift of the second one
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
-template <class Term>
+
+// The sum of a term; with kCounts that of the terms that are not NaN, and their number: -0 is added
+// for the others.
+template <class Term, bool kCounts = false>
 struct Sum {
-  using Plain = std::conditional_t<std::is_same<Term, Valid>::value, Sum<Itself>, void>;
-  static constexpr int kSets = 1;
+  using Plain = std::conditional_t<kCounts || std::is_same<Term, Valid>::value, Sum<Itself>, void>;
+  static constexpr int kSets = kCounts ? 2 : 1;
   static constexpr bool kHasShift = false, kRetries = false;
   template <class T>
   static constexpr int kPasses = 1;
@@ -55,70 +65,38 @@ struct Sum {
     V one;
     FASTACT_HD Adder(V hidden, V) : one(hidden) {}
     FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      lane[0] = add_term<T>(Term(), x, one, lane[0]);
+      lane[0] = add_term<T>(Term(), unless_skipped<kCounts>(x, x), one, lane[0]);
+      if constexpr (kCounts) lane[1] += unless_skipped<kCounts>(x, one);
     }
-    FASTACT_HD V neutral() const { return -V{}; }
+    FASTACT_HD V neutral() const { return kCounts ? V{} + __builtin_nan("") : -V{}; }
   };
   template <class V>
   static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
-    lane[0] = Term::of(x);
-  }
-  static FASTACT_HD void settle(double, const double* lane, int64_t, int64_t, double* result,
-                                int64_t) {
-    *result = *lane;
-  }
-
-  template <bool has_errors>
-  static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
-                               int64_t n) {
-    const double *values = from.values, *errors = from.errors;
-    double *hi = to.values, *lo = to.errors;
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      double error = 0;
-      hi[i] = add_exactly(hi[i], values[i], &error);
-      lo[i] += error + (has_errors ? errors[i] : 0.0);
-    }
-  }
-};
-
-// The sum of the terms that are not NaN, and their number: -0 is added for the others.
-struct ValidMean : Sum<Itself> {
-  using Plain = Sum<Itself>;
-  static constexpr int kSets = 2;
-
-  template <class T, class V>
-  struct Adder {
-    V one;
-    FASTACT_HD Adder(V hidden, V) : one(hidden) {}
-    FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      const V term = x == x ? x : -V{};
-      lane[0] = is_converted<T> ? add_converted(term, one, lane[0]) : lane[0] + term;
-      lane[1] += x == x ? one : -V{};
-    }
-    FASTACT_HD V neutral() const { return V{} + __builtin_nan(""); }
-  };
-  template <class V>
-  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
-    lane[0] = x == x ? x : -V{};
-    lane[1] = x == x ? V{} + 1 : -V{};
+    lane[0] = Term::of(unless_skipped<kCounts>(x, x));
+    if constexpr (kCounts) lane[1] = unless_skipped<kCounts>(x, V{} + 1);
   }
   static FASTACT_HD void settle(double, const double* lane, int64_t pitch, int64_t, double* result,
                                 int64_t to_pitch) {
-    result[0] = lane[0];
-    result[to_pitch] = lane[pitch];
+    for (int s = 0; s < kSets; ++s) result[s * to_pitch] = lane[s * pitch];
   }
 
   template <bool has_errors>
   static FASTACT_HD void merge(const Results& from, int64_t, const Results& to, int64_t,
                                int64_t n) {
-    for (int s = 0; s < kSets; ++s) Sum::merge<has_errors>(set_of(from, s), 0, set_of(to, s), 0, n);
-  }
-  static FASTACT_HD Results set_of(const Results& all, int s) {
-    const int64_t at = s * all.pitch;
-    return {all.values + at, all.errors ? all.errors + at : nullptr, all.pitch};
+    for (int s = 0; s < kSets; ++s) {
+      const double* const values = from.values + s * from.pitch;
+      const double* const errors = has_errors ? from.errors + s * from.pitch : nullptr;
+      double *const hi = to.values + s * to.pitch, *const lo = to.errors + s * to.pitch;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        double error = 0;
+        hi[i] = add_exactly(hi[i], values[i], &error);
+        lo[i] += error + (has_errors ? errors[i] : 0.0);
+      }
+    }
   }
 };
+using ValidMean = Sum<Itself, true>;
 
 // Sums of d = x - shift and, for moments (kSquares), of d^2; the mean alone has the same bits. With
 // kSkips those of terms that are not NaN, and their number, which is the last set. Of converted
@@ -133,29 +111,24 @@ struct Shifted {
   template <class T>
   static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
 
-  template <class V>
-  static FASTACT_HD V unless_skipped(V x, V value) {
-    if constexpr (kSkips) return x == x ? value : -V{};
-    return value;
-  }
-
   template <class T, class V>
   struct Adder {
     V one, minus;
     FASTACT_HD Adder(V hidden, V shift) : one(hidden), minus(V{} - shift) {}
     FASTACT_HD void operator()(V x, V (&lane)[kSets]) const {
-      const V d = unless_skipped(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
+      const V d =
+          unless_skipped<kSkips>(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
       lane[0] += d;
       if constexpr (kSquares) lane[1] = madd(d, d, lane[1]);
-      if constexpr (kSkips) lane[kCount] += unless_skipped(x, one);
+      if constexpr (kSkips) lane[kCount] += unless_skipped<kSkips>(x, one);
     }
     FASTACT_HD V neutral() const { return kSkips ? V{} + __builtin_nan("") : -minus; }
   };
   template <class V>
   static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = unless_skipped(x, x - shift);
+    lane[0] = unless_skipped<kSkips>(x, x - shift);
     if constexpr (kSquares) lane[1] = lane[0] * lane[0];
-    if constexpr (kSkips) lane[kCount] = unless_skipped(x, V{} + 1);
+    if constexpr (kSkips) lane[kCount] = unless_skipped<kSkips>(x, V{} + 1);
   }
   // No terms give 0.
   static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t n,
@@ -617,12 +590,14 @@ FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, Op
 
 template <class A, class T>
 void end_segment(OpenBlock* open, int64_t at) {
-  if (at % kFloatBand == 0) return;
-  Lanes<A, T> lanes;
-  lanes.read(open->lanes[0]);
-  bool is_plain = true;
-  lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
-  lanes.write(open->lanes[0]);
+  if constexpr (kAddsFloats<A, T>) {
+    if (at % kFloatBand == 0) return;
+    Lanes<A, T> lanes;
+    lanes.read(open->lanes[0]);
+    bool is_plain = true;
+    lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
+    lanes.write(open->lanes[0]);
+  }
 }
 template <class A, class T>
 void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
@@ -683,8 +658,9 @@ void fold_each(const double* lanes, int64_t step, int64_t count, double* sums) {
 }
 
 // Column c, or a vector of columns, of kRows rows: lane[c] = (lane[c] + x[0][c]) + x[1][c] ...
-template <class A, class V, int kRows, bool fresh, class T>
-FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const double* shift,
+// seeks_nan: the lanes stay as they were if that gives a NaN. Returns whether it does not.
+template <class A, class V, int kRows, bool fresh, bool seeks_nan = false, class T>
+FASTACT_HD bool add_column(const T* const* x, int64_t c, double one, const double* shift,
                            double* lanes, int64_t pitch) {
   V lane[A::kSets], from = V{};
 #pragma GCC unroll 4
@@ -698,7 +674,10 @@ FASTACT_HD void add_column(const T* const* x, int64_t c, double one, const doubl
     load_to(terms, x[i] + c);
     add(terms, lane);
   }
+  if constexpr (seeks_nan)
+    if (has_nan(lane[0])) return false;
   write_lane(lane, lanes + c, pitch);
+  return true;
 }
 
 template <int kRows, class T>
@@ -707,30 +686,23 @@ FASTACT_HD void prefetch_rows(const T* const* x, int64_t c, int64_t ahead) {
   for (int i = 0; i < kRows; ++i) prefetch_far(x[i] + c, ahead);
 }
 
-// A sum skips NaN from the first cache line on that holds one, of kRows rows: to ask once a
-// line takes less than to ask of each term. The columns that are done; 0: it does not pay. A call,
-// for inlined it makes the loop that follows slower.
+// NaN are skipped from the first vector of columns on that holds one, of kRows rows: to ask that of
+// the lanes takes less than to ask of each term. The columns that are done; 0: it does not pay. A
+// call, for inlined it makes the loop that follows slower.
 template <class A, int kRows, bool fresh, class T>
 __attribute__((noinline)) int64_t add_without_nan(const T* const* x, int64_t columns, double one,
                                                   const double* shift, double* lanes, int64_t pitch,
                                                   int64_t ahead) {
   using Plain = typename A::Plain;
-  if constexpr (kRows > 1 && kSeeksNaN<T> && !std::is_void<Plain>::value) {
-    constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T);
+  if constexpr (kRows > 1 && !std::is_void<Plain>::value) {
     double* const counts = lanes + Plain::kSets * pitch;
-    for (int64_t c = 0; c + kPerCacheLine <= columns; c += kPerCacheLine) {
-      bool any = false;
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; i += 2) any |= are_unordered(x[i] + c, x[i + 1] + c);
-      if (any) return c;
-      if (ahead) prefetch_rows<kRows>(x, c, ahead);
-      for (int64_t k = c; k < c + kPerCacheLine; k += kVector) {
-        add_column<Plain, Vector, kRows, fresh>(x, k, one, shift, lanes, pitch);
-        if (A::kSets > Plain::kSets)
-          store(fresh ? Vector{} + kRows : load(counts + k) + kRows, counts + k);
-      }
+    for (int64_t c = 0; c + kVector <= columns; c += kVector) {
+      if (ahead && c % int64_t(kCacheLine / sizeof(T)) == 0) prefetch_rows<kRows>(x, c, ahead);
+      if (!add_column<Plain, Vector, kRows, fresh, true>(x, c, one, shift, lanes, pitch)) return c;
+      if (A::kSets > Plain::kSets)
+        store(fresh ? Vector{} + kRows : load(counts + c) + kRows, counts + c);
     }
-    return columns / kPerCacheLine * kPerCacheLine;
+    return columns / kVector * kVector;
   }
   return 0;
 }
@@ -879,10 +851,6 @@ void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
   if (step == int64_t(sizeof(T)))
     for (; i + kVector <= n; i += kVector)
       store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
-  if (step == 0 && n > 0) {
-    const double number = to_double(*reinterpret_cast<const T*>(x));
-    for (; i < n; ++i) numbers[i] = number;
-  }
   for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
 }
 
@@ -1135,20 +1103,13 @@ void row_moments(const char* from, int64_t n, double* mean, double* m2) {
   *m2 = all.m2 + all.m2_low;
 }
 
-// The kernels that only lanes in double have, and those that only bands have.
+// The kernel that only lanes in double have.
 template <class A, class T>
 constexpr decltype(ReduceKernels::add_terms) of_phases() {
   if constexpr (kAddsFloats<A, T>)
     return nullptr;
   else
     return add_terms<A, T>;
-}
-template <class A, class T>
-constexpr decltype(ReduceKernels::end_segment) of_bands() {
-  if constexpr (kAddsFloats<A, T>)
-    return end_segment<A, T>;
-  else
-    return nullptr;
 }
 
 }  // namespace
@@ -1160,7 +1121,7 @@ constexpr decltype(ReduceKernels::end_segment) of_bands() {
       spread<A, T>
 #define FASTACT_REDUCE(A, T)                                   \
   {blocks<A, false, T>, blocks<A, true, T>, of_phases<A, T>(), \
-   add_segment<A, T>,   of_bands<A, T>(),   FASTACT_ROWS(A, T)}
+   add_segment<A, T>,   end_segment<A, T>,  FASTACT_ROWS(A, T)}
 // The passes that another one follows. Nobody asks for their blocks, nor merges them.
 #define FASTACT_FIRST_PASS(A, T) \
   {nullptr, nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}

@@ -136,8 +136,7 @@ struct ReduceKernels {
   void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
                       double* results, int64_t pitch, int64_t stride);
 
-  // The terms that `open` IN/OUT, of `at` terms, holds in its band: onto its lanes. Null: it holds
-  // none.
+  // The terms that `open` IN/OUT, of `at` terms, holds in its band: onto its lanes.
   void (*end_segment)(OpenBlock* open, int64_t at);
 
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the

@@ -109,6 +109,11 @@ int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int
   return std::remove_if(far, far + count, [&](int64_t k) { return bits[k] << 1 == 0; }) - far;
 }
 
+bool has_moments(const Reducer& r) {
+  return r.accumulator == &r.table->accumulators[kMoments] ||
+         r.accumulator == &r.table->accumulators[kValidMoments];
+}
+
 // A mean, or a total.
 double mean_of(const Reducer& r, const Rescaled& found) {
   return found.mean * (r.of_m2 == kTotal ? found.count : 1.0) * found.up;
@@ -135,7 +140,9 @@ void note_count(const Reducer& r, double count, double enough) {
 
 constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
 
-void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+// up: what the values were divided by.
+void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all,
+                            double up = 1) {
   double *mean = all.values, *mean_low = all.errors;
   double *m2 = mean + all.pitch, *m2_low = mean_low + all.pitch;
   double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
@@ -156,7 +163,7 @@ void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Re
   }
   if (!r.second) return;
   for (int64_t i = 0; i < n; ++i)
-    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips);
+    m2[i] = second_moment(r.of_m2, m2[i] + m2_low[i], count(i), r.correction, r.skips, up);
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
@@ -191,26 +198,23 @@ void add_errors(const Results& all, int64_t n) {
     all.values[i] = total_of(all.values[i], all.errors[i]);
 }
 
-// The mean alone, or the sum, of terms that have a count of their own.
-void store_valid_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  double *sum = all.values, *count = sum + all.pitch;
-  add_errors(all, n);
-  add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
-  const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
-  for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
-  if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
-  if (r.y) store_sums(r, first, n, sum, nullptr);
-  if (r.count) store_outputs(r, r.count, first, n, count, nullptr);
-}
-
-// Sums over the divisor.
+// The mean alone, or the sum: of terms that have a count of their own, or over the divisor.
 void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all) {
+  double* const sum = all.values;
+  double* const count = r.accumulator->sets > 1 ? sum + all.pitch : nullptr;
   add_errors(all, n);
-  r.table->divide(all.values, r.divisor, n);
-  if (may_be_far(r, all.values, n, -kMostDouble)) rescale_means(r, first, n, nullptr, all.values);
-  store_sums(r, first, n, all.values, nullptr);
+  if (count) {
+    add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
+    const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
+    for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
+  } else {
+    r.table->divide(sum, r.divisor, n);
+  }
+  if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
+  store_sums(r, first, n, sum, nullptr);
+  if (r.count && count) store_outputs(r, r.count, first, n, count, nullptr);
 }
 
 // A task: some outputs over some chunks, from the results of their blocks to y. Of several
@@ -312,6 +316,21 @@ bool rescale_array(const Reducer& r, int64_t output, Rescaled* to) {
       to);
 }
 
+void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
+           double* to) {
+  const int64_t item = item_size(dtype);
+  if (stride == 0 && n > 1) {  // one number, a gradient's of a row
+    widen(table, dtype, from, item, 1, to);
+    std::fill_n(to + 1, n - 1, *to);
+    return;
+  }
+  if (((reinterpret_cast<uintptr_t>(from) | uintptr_t(stride)) & uintptr_t(item - 1)) == 0)
+    return table.widen[dtype](from, stride, n, to);
+  alignas(64) char packed[kPiece * sizeof(double)];
+  gather_for(item)(packed, from, stride, n);
+  table.widen[dtype](packed, item, n, to);
+}
+
 void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
                int64_t before, int64_t n) {
   if (before > 0)
@@ -327,49 +346,37 @@ void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Result
 
 void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
                 const double* errors) {
+  if (!r.y) return;
   const bool is_alone = bit_cast<uint64_t>(r.initial) == bit_cast<uint64_t>(-0.0);
   if (!r.accumulate && is_alone) return store_outputs(r, r.y, first, n, sums, errors);
   // One sum more: of what y holds, or of the initial number.
   alignas(64) double held[kMostColumns], held_errors[kMostColumns];
-  alignas(64) char stage[kMostColumns * sizeof(double)];
-  const MoveRow gather = gather_for(r.y_item);
-  const int64_t step = output_stride(r);
   int64_t done = 0;
   std::fill_n(held, n, r.initial);
-  if (r.accumulate) {
+  if (r.accumulate)
     for_spans(r.outputs, first, n, [&](int64_t, int64_t y, int64_t m) {
-      gather(stage + done * r.y_item, r.y + y, step, m);
+      widen(*r.table, r.y_dtype, r.y + y, output_stride(r), m, held + done);
       done += m;
     });
-    r.table->widen[r.y_dtype](stage, r.y_item, n, held);
-  }
   std::fill(held_errors, held_errors + n, 0.0);
   r.table->merge_sums(sums, errors, held, held_errors, n);
   store_outputs(r, r.y, first, n, held, held_errors);
 }
 
 void store_rescaled(const Reducer& r, int64_t output, const Rescaled& found) {
-  const auto of = [&](int what) { return r.accumulator == &r.table->accumulators[what]; };
-  double mean = mean_of(r, found), low = found.mean_low * found.up;
-  if (!of(kMoments) && !of(kValidMoments)) return store_sums(r, output, 1, &mean, nullptr);
-  if (r.y) store_outputs(r, r.y, output, 1, &mean, &low);
-  if (r.low) {
-    r.table->lose[r.y_dtype](&mean, &low, 1);
-    store_outputs(r, r.low, output, 1, &low, nullptr);
-  }
-  if (!r.second) return;
-  const double second =
-      second_moment(r.of_m2, found.m2, found.count, r.correction, r.skips, found.up);
-  store_outputs(r, r.second, output, 1, &second, nullptr);
+  double values[] = {mean_of(r, found), found.m2, found.count};
+  double errors[] = {found.mean_low * found.up, 0, 0};
+  if (!has_moments(r)) return store_sums(r, output, 1, values, nullptr);
+  Reducer others = r;
+  others.count = nullptr;  // that stands
+  store_moments_as_found(others, output, 1, {values, errors, 1}, found.up);
 }
 
 void store_results(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  const auto of = [&](int what) { return r.accumulator == &r.table->accumulators[what]; };
-  if (of(kMoments) || of(kValidMoments))
+  if (r.also) store_results(*r.also, first, n, all);
+  if (has_moments(r))
     store_moments(r, first, n, all);
-  else if (of(kValidMean))
-    store_valid_means(r, first, n, all);
-  else if (r.divisor != 1 || r.rescale)
+  else if (r.accumulator == &r.table->accumulators[kValidMean] || r.divisor != 1 || r.rescale)
     store_means(r, first, n, all);
   else
     store_sums(r, first, n, all.values, all.errors);
@@ -388,6 +395,11 @@ void set_output(Reducer* r, char* y, int dtype, bool is_aligned_y) {
   r->y_dtype = dtype;
   r->y_item = item_size(dtype);
   r->is_y_aligned = is_aligned_y;
+}
+
+void set_tile(Reducer* r, int64_t tile) {
+  r->tile = tile;
+  r->tasks = r->outputs.size / r->row * ceil_div(r->row, tile);
 }
 
 void cut_terms(Reducer* r) {
@@ -459,7 +471,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->is_dense &= r->tile == plan.inner;
     r->is_backward = r->is_dense && last_stride(r->terms) < 0;
   }
-  r->tasks = r->outputs.size / r->row * ceil_div(r->row, r->tile);
+  set_tile(r, r->tile);
   cut_terms(r);
 }
 
@@ -510,10 +522,7 @@ void share_columns(Reducer* reducers, int count, int threads) {
   const int64_t columns = ceil_div(r.row, ceil_div(tiles, equal) * equal);
   const int64_t tile = std::max(ceil_div(columns, 16) * 16, kLeastTile);
   if (tile >= r.tile) return;
-  for (int k = 0; k < count; ++k) {
-    reducers[k].tile = tile;
-    reducers[k].tasks = rows * ceil_div(r.row, tile);
-  }
+  for (int k = 0; k < count; ++k) set_tile(&reducers[k], tile);
 }
 
 void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,
@@ -554,6 +563,9 @@ void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, i
     for (int k = 0; k < count; ++k)
       reducers[k].partial = reinterpret_cast<double*>(workspace + k * needed);
   share_columns(reducers, count, threads);
+  if (reducers->layout != Reducer::kSegments) return;
+  const int64_t each = ceil_div(reducers->row, reducers->partial ? 1 : threads);
+  set_tile(reducers, ceil_div(each, ceil_div(each, kMostSegments)));
 }
 
 void merge_chunks(const Reducer* reducers, int count, int threads) {
@@ -561,11 +573,6 @@ void merge_chunks(const Reducer* reducers, int count, int threads) {
     if (reducers[k].partial)
       run_partitions(threads_for(partial_size(&reducers[k]), threads), merge_partition,
                      &reducers[k]);
-}
-
-void run_reduction(const Reducer* reducer, int threads) {
-  run_partitions(threads, reduce_partition, reducer);
-  merge_chunks(reducer, 1, threads);
 }
 
 }  // namespace fastact

@@ -42,12 +42,14 @@
 
 #include "common/reductions/call.h"
 #include "cpu/core/span_iterator.h"
+#include "cpu/core/threads.h"
 #include "cpu/reductions/kernels.h"
 
 namespace fastact {
 
 constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, at most
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
+constexpr int64_t kMostSegments = 64;   // where they have segments: the lanes of sums fill 16 KiB
 
 struct Reducer;
 struct Rescaled;
@@ -91,14 +93,14 @@ enum Degenerate : int { kTooFew = 1, kNoWeights = 2 };
 
 // The results: where they go, and what becomes of them before.
 struct ResultArrays {
-  char* y;  // the sum, or the mean
+  char* y;  // the sum, or the mean; null: not wanted
   int y_dtype;
   int64_t y_item;
   bool is_y_aligned;
   bool accumulate = false;  // y IN/OUT
   double divisor = 1;       // of the sum
   double initial = -0.0;    // what is added to the sum then
-  // Each of these, and y of moments, may be null: it is not wanted.
+  // Each of these may be null, too.
   char* low;     // what the mean lost when it was rounded
   char* second;  // what `of_m2` says
   char* count;   // how many terms were not NaN
@@ -110,6 +112,7 @@ struct ResultArrays {
 
 // A reduction: its plan.
 struct Reducer : TermKernels, ArrayTerms, TaskGrid, ResultArrays {
+  const Reducer* also = nullptr;  // has the same sums, and stores them in an array of its own
   // Finds the moments of an output once more, whose squares or sums left the range of double
   // (reductions/rescaled.h). Null: none can leave it, or a sum that does is an infinity.
   bool (*rescale)(const Reducer& reducer, int64_t output, Rescaled* to) = nullptr;
@@ -130,11 +133,18 @@ void prepare(Reducer* reducer, const ReduceTable* table, const MomentsCall& call
 void set_moments(Reducer* reducer, const MomentsCall& call);
 
 // Parts of `prepare`, for reductions whose terms do not lie in an array: what is accumulated, of
-// values of `dtype`; where the results go; and how the terms.size terms are cut into chunks.
+// values of `dtype`; where the results go; the outputs of a task; and how the terms.size terms are
+// cut into chunks.
 void set_accumulator(Reducer* reducer, const ReduceTable* table, int what, int dtype);
 void set_output(Reducer* reducer, char* y, int dtype, bool is_aligned);
+void set_tile(Reducer* reducer, int64_t tile);
 void cut_terms(Reducer* reducer);
 bool is_aligned(const Operand& x, int64_t item);
+
+// to OUT (n) = numbers of any dtype at any address, `stride` bytes apart; n <=
+// kPiece.
+void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
+           double* to);
 
 // visit(offset, step, how many) for pieces of terms term .. term + n.
 template <class Visit>
@@ -202,16 +212,22 @@ void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions)
 void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 
 // Gives reductions of one kind the partial results where the workspace has room for them, and then
-// each thread its columns (share_columns). Bits do not depend on it.
+// each thread its columns (share_columns), or its outputs with segments. Bits do not depend on it.
 void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads);
 
 // Merges the chunks of reductions whose parts are done, where their terms were cut.
 void merge_chunks(const Reducer* reducers, int count, int threads);
 
-// Runs all parts of a reduction of an array whose work is divided.
-void run_reduction(const Reducer* reducer, int threads);
+// Divides the work of a reduction, runs all its parts, and merges them.
+template <class Plan>
+void run_reduction(Plan* plan, void (*partition)(const Plan*, int64_t, int64_t), char* workspace,
+                   int64_t bytes, int threads) {
+  divide_work(plan, 1, workspace, bytes, threads);
+  run_partitions(threads, partition, plan);
+  merge_chunks(plan, 1, threads);
+}
 
-// Does what reduce_partition does, for a reduction that has segments.
+// Does what reduce_partition does, for a reduction of which several blocks are read at once.
 void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);
 
 }  // namespace fastact

@@ -28,10 +28,8 @@ struct ArrayInputs : BlockSource {
   const ReduceKernels* kernels;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
-  alignas(64) double later[kTile];       // a later term of each output
-  bool lost[kTile];                      // outputs for which no shift was found
-  double made[kMostSets][kBlocksAhead];  // results of whole blocks of rows, [block][output]
-  int64_t made_first = 0, made_begin = 0, made_end = 0;  // their output and terms
+  alignas(64) double later[kTile];  // a later term of each output
+  bool lost[kTile];                 // outputs for which no shift was found
   alignas(64) char stage[kStage];
   int64_t offsets[kReduceBlock];
 
@@ -42,13 +40,7 @@ struct ArrayInputs : BlockSource {
         is_far(r.outputs.size * r.terms.size * r.item > kFarReduction) {}
 
   Results block(int64_t first, int64_t n, int64_t term, int64_t terms) override {
-    if (r.layout == Reducer::kBlocks && terms == kReduceBlock) return row_blocks(first, n, term);
-    if (r.layout == Reducer::kSpread)
-      spread(first, n, terms);
-    else if (r.layout == Reducer::kColumns || r.layout == Reducer::kNarrow)
-      columns(first, n, term, terms);
-    else
-      rows(first, n, term, terms);
+    r.layout == Reducer::kRows ? rows(first, n, term, terms) : columns(first, n, term, terms);
     return {lanes, nullptr, kPitch};
   }
 
@@ -106,32 +98,6 @@ struct ArrayInputs : BlockSource {
                  : gathered_row(r.x + at[k], term, terms, lanes + k);
   }
 
-  // One of the blocks of long rows. It makes them of several blocks of a row after the other, as
-  // they lie, so that the memory is not left to wait for what happens between two blocks.
-  Results row_blocks(int64_t first, int64_t n, int64_t term) {
-    if (first != made_first || term < made_begin || term >= made_end) make_blocks(first, n, term);
-    return {made[0] + (term - made_begin) / kReduceBlock * n, nullptr, kBlocksAhead};
-  }
-
-  void make_blocks(int64_t first, int64_t n, int64_t term) {
-    const int64_t task = (r.partial ? r.chunk_blocks : r.chunk_blocks * r.chunks) * kReduceBlock;
-    const int64_t end = std::min((term / task + 1) * task, r.terms.size);
-    const int64_t blocks = std::min((end - term) / kReduceBlock, kBlocksAhead / n);
-    const int64_t step = last_stride(r.terms);
-    int64_t rows[kBlocksAhead], at[kBlocksAhead];
-    offsets_of(r.outputs, first, n, rows);
-    for (int64_t k = 0; k < n; ++k)
-      for (int64_t b = 0; b < blocks; ++b)
-        at[k * blocks + b] = rows[k] + (term + b * kReduceBlock) * step;
-    const auto make = r.is_backward ? r.kernels->blocks_backward : r.kernels->blocks;
-    make(r.x, at, n * blocks, kReduceBlock, r.ahead, lanes, kPitch);
-    for (int s = 0; s < a.sets; ++s)
-      for (int64_t k = 0; k < n; ++k)
-        for (int64_t b = 0; b < blocks; ++b)
-          made[s][b * n + k] = lanes[s * kPitch + k * blocks + b];
-    made_first = first, made_begin = term, made_end = term + blocks * kReduceBlock;
-  }
-
   // Adds up the pieces of one output, for an accumulator that does not go by segments.
   void pieces(const char* x, int64_t term, int64_t terms, double* results) {
     alignas(64) double row[kMostSets * kLanes];
@@ -161,16 +127,17 @@ struct ArrayInputs : BlockSource {
     const int64_t step = last_stride(r.terms), start = 0;
     char* to = stage;
     for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-      if (step == r.item)
-        memcpy(to, x + offset, m * r.item);
-      else
-        gather(to, x + offset, step, m);
+      gather(to, x + offset, step, m);
       to += m * r.item;
     });
     r.kernels->blocks(stage, &start, 1, terms, 0, results, kPitch);
   }
 
-  void spread(int64_t first, int64_t n, int64_t terms) {
+  // Outputs that are columns: neighbours, or where they have hardly any terms those of several
+  // axes.
+  void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const bool is_wide = r.layout == Reducer::kColumns, is_narrow = r.layout == Reducer::kNarrow;
+    const bool is_short = r.layout == Reducer::kSpread && r.is_dense;
     const int64_t step = last_stride(r.outputs);
     const auto for_outputs = [&](auto visit) {
       int64_t done = 0;
@@ -179,60 +146,43 @@ struct ArrayInputs : BlockSource {
         done += m;
       });
     };
-    if (a.has_shift || !r.is_dense) offsets_of(r.terms, 0, terms, offsets);
+    const int64_t known = r.is_dense ? std::min(terms, a.has_shift ? kShiftTerms : 1) : terms;
+    if (r.listed)
+      std::copy_n(r.listed + term, terms, offsets);
+    else
+      offsets_of(r.terms, term, is_wide ? terms : known, offsets);
     find_shifts(terms, n, [&](int64_t i, double* to) {
       for_outputs([&](const char* x, int64_t done, int64_t m) {
-        r.table->widen[r.dtype](x + offsets[i], step, m, to + done);
+        widen(*r.table, r.dtype, x + offsets[i], step, m, to + done);
       });
     });
+    const bool is_folded = is_short || (is_wide && terms <= kFewTerms);
+    const int64_t low = is_short && r.is_backward ? (1 - terms) * r.item : 0;
     settle(terms, n, [&] {
-      if (r.is_dense) {
-        const int64_t low = r.is_backward ? (1 - terms) * r.item : 0;
-        for_outputs([&](const char* x, int64_t done, int64_t m) {
-          kernels->short_rows[terms - 1](x + low, nullptr, m, shift + done, lanes + done, kPitch);
-        });
-        return int64_t{1};
-      }
       for_outputs([&](const char* x, int64_t done, int64_t m) {
-        for (int64_t i = 0; i < terms; ++i)
-          kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+        if (is_folded)
+          (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
+              x + low, offsets, m, shift + done, lanes + done, kPitch);
+        else if (is_wide)
+          kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
+        else if (is_narrow)
+          narrow(x, n, terms);
+        else
+          for (int64_t i = 0; i < terms; ++i)
+            kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
       });
-      return terms;
+      return is_folded ? int64_t{1} : terms;
     });
   }
 
-  void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const char* x = r.x;
-    for_spans(r.outputs, first, n, [&](int64_t offset, int64_t, int64_t) { x += offset; });
-    const bool is_narrow = r.layout == Reducer::kNarrow, is_dense = is_narrow && r.is_dense;
-    if (is_dense) {
-      x += (r.is_backward ? -term : term) * n * r.item;
-      offsets[0] = 0;
-    } else if (r.listed) {
-      std::copy_n(r.listed + term, terms, offsets);
-    } else {
-      offsets_of(r.terms, term, terms, offsets);
-    }
-    find_shifts(terms, n, [&](int64_t i, double* to) {
-      const int64_t at = is_dense ? (r.is_backward ? -i : i) * n * r.item : offsets[i];
-      gather_for(r.item)(stage, x + at, last_stride(r.outputs), n);
-      r.table->widen[r.dtype](stage, r.item, n, to);
-    });
-    settle(terms, n, [&] {
-      if (!is_narrow && terms <= kFewTerms) {
-        kernels->few_rows[terms - 1](x, offsets, n, shift, lanes, kPitch);
-        return int64_t{1};
-      }
-      for (int64_t done = n; a.has_shift && is_narrow && done < kLanes * n; done *= 2)
-        std::copy(shift, shift + done, shift + done);
-      if (!is_narrow)
-        kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
-      else if (!is_dense)
-        gathered(x, n, terms);
-      else
-        r.is_backward ? dense_backward(x, n, terms) : dense(x, n, terms, true);
-      return terms;
-    });
+  void narrow(const char* x, int64_t n, int64_t terms) {
+    for (int64_t done = n; a.has_shift && done < kLanes * n; done *= 2)
+      std::copy(shift, shift + done, shift + done);
+    if (!r.is_dense)
+      gathered(x, n, terms);
+    else
+      r.is_backward ? dense_backward(x + offsets[0], n, terms)
+                    : dense(x + offsets[0], n, terms, true);
   }
 
   void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
@@ -285,7 +235,8 @@ struct ArrayInputs : BlockSource {
 
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
   const Reducer& r = *reducer;
-  if (r.layout == Reducer::kSegments) return reduce_segmented(r, index, partitions);
+  if (r.layout == Reducer::kBlocks || r.layout == Reducer::kSegments)
+    return reduce_segmented(r, index, partitions);
   with_frame<ArrayInputs>(
       r, [&](ArrayInputs& inputs) { reduce_tasks(reducer, 1, inputs, index, partitions); });
 }

@@ -7,7 +7,6 @@ namespace fastact {
 
 void set_channels(Reducer* r, const ChannelArray& to, int64_t channels, bool accumulate) {
   r->accumulate = accumulate;
-  r->outputs = Axes();
   r->outputs.append(channels, 0, to.stride);
   const auto bits = reinterpret_cast<uintptr_t>(to.data) | uintptr_t(to.stride);
   set_output(r, to.data, to.dtype, bits % uintptr_t(item_size(to.dtype)) == 0);
@@ -20,7 +19,6 @@ void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
   const int64_t channels = plan.channels;
   set_accumulator(r, table, kItself, s.compute_dtype);
   set_channels(r, result, channels, accumulate);
-  r->terms = Axes();
   r->terms.size = s.size() / channels;
   r->row = channels;
   // All sums of a pass have the same tasks, and share the columns of one.

@@ -30,12 +30,9 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kStaged = 512;             // elements at a time: x, weights, mask and centre fill
-                                             // 16 KiB, and all that a gradient is made of 40
-constexpr int64_t kLongTerms = 256;          // terms worth reading output by output
-constexpr int64_t kFewOutputs = 16;          // that make too short rows
-constexpr int64_t kHalf = sizeof(uint16_t);  // bytes of a number of 16 bits
-constexpr int64_t kMostWeighted = 256;       // columns at once: 1 KiB of a float32 row
+constexpr int64_t kLongTerms = 256;     // terms worth reading output by output
+constexpr int64_t kFewOutputs = 16;     // that make too short rows
+constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
 
 struct WeightedMoments : Reducer {
   enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
@@ -49,6 +46,7 @@ struct WeightedMoments : Reducer {
 // The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
 struct WeightedGradient {
   const ReduceTable* table;
+  const GroupedKernels* grouped;
   StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
   int of;                    // WeightedGradientOf
   int pair;                  // whose derivatives they are, by x and by the weights
@@ -78,14 +76,11 @@ struct WeightedInputs : BlockSource {
   const WeightingKernels& kernels;
   const bool has_m2, is_far;
   const int sums;  // of a term: of pairs their own, else also the weights'
-  alignas(64) double x[kStaged];
-  alignas(64) double weights[kStaged];
-  alignas(64) double mask[kStaged];
+  ElementStager stager;
   alignas(64) double lanes[2][kPitch];
   alignas(64) double centre[kStaged];  // of each column, repeated for every row that is staged
   double count[kMostWeighted];
   double results[kMostSets][kMostWeighted];
-  int64_t staged_first, staged_term, staged_terms;
   // Whether weights are read where they lie, and products added without a look at them, which
   // double, waiting for memory, does not gain by; then, whether a weight had a sign.
   bool reads_weights, trusts_weights, has_sign = false;
@@ -106,7 +101,7 @@ struct WeightedInputs : BlockSource {
         has_m2(r.accumulator == &r.table->accumulators[kValidMoments]),
         is_far(s.size() * s.item > kFarReduction),
         sums(m.pair ? 1 : 2),
-        staged_first(-1),
+        stager(s, *r.table, m.pair),
         reads_weights(!m.pair && m.is_readable[M::kWeights] && !s.data[M::kWhere] &&
                       s.dtypes[M::kWeights] == s.dtypes[M::kX]),
         trusts_weights(reads_weights && s.dtypes[M::kX] != kF64) {}
@@ -162,11 +157,11 @@ struct WeightedInputs : BlockSource {
     int64_t missing = n;
     for (int64_t done = 0, staged; done < terms && missing > 0; done += staged) {
       staged = std::min(rows_at_once(n), terms - done);
-      stage(first, n, term + done, staged);
+      stager.stage(first, n, term + done, staged);
       for (int64_t i = 0; i < staged * n && missing > 0; ++i) {
         const int64_t c = n == 1 ? 0 : i % n;
-        if (centre[c] == centre[c] || !(weights[i] > 0) || !is_finite(x[i])) continue;
-        centre[c] = x[i];
+        if (centre[c] == centre[c] || !(stager.weights[i] > 0) || !is_finite(stager.x[i])) continue;
+        centre[c] = stager.x[i];
         --missing;
       }
     }
@@ -199,18 +194,17 @@ struct WeightedInputs : BlockSource {
     const bool is_x_read = what == kProducts && !r.skips && !m.pair;
     int64_t found = is_x_read ? find_in_place(M::kX, first, n, term, most, &of_x) : 0;
     if (found == 0) {
-      stage(first, n, term, staged);
-      set_staged(x, &of_x);
-      set_staged(weights, &of_weights);
+      stager.stage(first, n, term, staged);
+      set_staged(stager.x, &of_x);
+      set_staged(stager.weights, &of_weights);
       return staged;
     }
     const int64_t weighed =
         reads_weights ? find_in_place(M::kWeights, first, n, term, found, &of_weights) : 0;
     if (weighed > 0) return weighed;
     found = std::min(staged, found);
-    stage_weights(first, n, term, found);
-    staged_first = -1;  // x is not staged beside them
-    set_staged(weights, &of_weights);
+    stager.read_weights(first, n, term, found);
+    set_staged(stager.weights, &of_weights);
     return found;
   }
 
@@ -251,29 +245,6 @@ struct WeightedInputs : BlockSource {
     int64_t rows = kStaged;
     while (rows * n > kStaged) rows /= 2;
     return rows;
-  }
-
-  void stage(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if (first == staged_first && term == staged_term && terms == staged_terms) return;
-    staged_first = first, staged_term = term, staged_terms = terms;
-    read(M::kX, first, n, term, terms, x);
-    if (!m.pair) return stage_weights(first, n, term, terms);
-    read(M::kWeights, first, n, term, terms, weights);
-    kernels.pair_terms[m.pair](x, weights, terms * n);
-  }
-
-  void stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if (s.data[M::kWeights])
-      read(M::kWeights, first, n, term, terms, weights);
-    else
-      std::fill_n(weights, terms * n, 1.0);
-    if (!s.data[M::kWhere]) return;
-    read(M::kWhere, first, n, term, terms, mask);
-    kernels.mask(weights, mask, terms * n);
-  }
-
-  void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const {
-    read_terms(s, *r.table, k, first, n, term, terms, to);
   }
 
   // Terms done .. done + terms of n columns onto lanes. Where they are dense, kLanes of them are
@@ -321,6 +292,7 @@ struct GradientPieces {
   using G = WeightedGradientCall;
   const WeightedGradient& g;
   const StridedOperands& s;
+  ChunkReader reader;
   alignas(64) double values[G::kArrays][kStaged];
   alignas(64) char stage[kStaged * sizeof(double)];
   int64_t labels[kStaged];
@@ -331,6 +303,7 @@ struct GradientPieces {
   explicit GradientPieces(const WeightedGradient& gradient)
       : g(gradient),
         s(gradient.operands),
+        reader(gradient.operands),
         pair_kernel(g.table->weighting->pair_gradients[g.pair][g.pair_dtype]),
         is_half(item_size(g.pair_dtype) == 2),
         has_groups(g.groups >= 0) {
@@ -349,50 +322,37 @@ struct GradientPieces {
     const WeightedGradientKernel kernel = g.table->weighting->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
-      if (has_groups) read_labels(first, n);
+      reader.go(0, first, n);
+      if (has_groups) read_labels(s, G::kArrays, *g.grouped, 0, first, n, g.groups, labels);
       for (int k = 0; k < G::kArrays; ++k)
-        if (is_read(k)) is_half ? copy(k, first, n) : read(k, first, n, values[k]);
+        if (is_read(k) && !is_half) read(k, first, n, values[k]);
       if (g.pair) {
-        run_pair(first, n);
+        run_pair(n);
         continue;
       }
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
              values[G::kMean], values[G::kOfMean], values[G::kTo], n);
-      write(G::kTo, first, n);
+      write(G::kTo, n);
     }
   }
 
-  void run_pair(int64_t first, int64_t n) {
-    const auto bytes = [&](G::Array k) { return reinterpret_cast<char*>(values[k]); };
-    char *const to = bytes(G::kTo), *const other = bytes(G::kToWeights);
-    pair_kernel(bytes(G::kDy), bytes(G::kX), bytes(G::kWeights), g.of_weights ? other : to,
+  // Elements of 16 bits are read and written as they are, where they lie in one piece.
+  void run_pair(int64_t n) {
+    char* at[G::kArrays];
+    for (int k = 0; k < G::kArrays; ++k) {
+      char* const buffer = reinterpret_cast<char*>(values[k]);
+      char* const place = is_half ? reader.stored(k) : nullptr;
+      at[k] = place ? place : buffer;
+      if (is_half && is_read(k)) reader.load_stored(k, buffer);
+    }
+    char *const to = at[G::kTo], *const other = at[G::kToWeights];
+    pair_kernel(at[G::kDy], at[G::kX], at[G::kWeights], g.of_weights ? other : to,
                 g.of_weights ? to : other, g.accumulate, n);
-    for (G::Array k : {G::kTo, G::kToWeights})
-      if (s.data[k]) is_half ? copy_back(k, first, n) : write(k, first, n);
-  }
-
-  // Elements of 16 bits as they are, to values[k] and from there.
-  void copy(int k, int64_t first, int64_t n) {
-    uint16_t* to = reinterpret_cast<uint16_t*>(values[k]);
-    for_pieces(s.columns, k, s.data[k], first, n, [&](char* from, int64_t stride, int64_t size) {
-      memcpy(to, from, stride == kHalf ? size * kHalf : kHalf);
-      if (stride == 0)
-        std::fill_n(to + 1, size - 1, *to);
-      else if (stride != kHalf)
-        gather_for(kHalf)(reinterpret_cast<char*>(to), from, stride, size);
-      to += size;
-    });
-  }
-  void copy_back(int k, int64_t first, int64_t n) {
-    const char* from = reinterpret_cast<const char*>(values[k]);
-    for_pieces(s.columns, k, s.data[k], first, n, [&](char* to, int64_t stride, int64_t size) {
-      if (stride == kHalf)
-        memcpy(to, from, size * kHalf);
-      else
-        scatter_for(kHalf)(to, from, stride, size);
-      from += size * kHalf;
-    });
+    for (G::Array k : {G::kTo, G::kToWeights}) {
+      if (!is_half && s.data[k]) write(k, n);
+      if (is_half && s.data[k] && !reader.stored(k)) reader.scatter(k, at[k]);
+    }
   }
 
   void choose(int64_t n) {
@@ -418,80 +378,46 @@ struct GradientPieces {
     });
   }
 
-  // Returns whether one is wrong; that one is none, also where another thread wrote it meanwhile.
-  bool read_labels(int64_t first, int64_t n) {
-    int64_t* to = labels;
-    uint64_t largest = 0;
-    for_pieces(s.columns, G::kArrays, s.data[G::kArrays], first, n,
-               [&](const char* from, int64_t stride, int64_t size) {
-                 for (int64_t i = 0; i < size; ++i, from += stride)
-                   *to++ = label_at(s.dtypes[G::kArrays], from);
-               });
-    for (int64_t i = 0; i < n; ++i) {
-      largest = std::max(largest, uint64_t(labels[i]) + 1);
-      if (labels[i] >= g.groups) labels[i] = -1;
-    }
-    return largest > uint64_t(g.groups);
-  }
-
-  void write(G::Array k, int64_t first, int64_t n) {
-    const double* from = values[k];
-    const int64_t item = s.items[k];
-    const auto finish = g.table->finish[s.dtypes[k]];
-    for_pieces(s.columns, k, s.data[k], first, n, [&](char* to, int64_t stride, int64_t size) {
-      const bool is_row = stride == item && reinterpret_cast<uintptr_t>(to) % item == 0;
-      finish(from, nullptr, is_row ? to : stage, size);
-      if (!is_row) scatter_for(item)(to, stage, stride, size);
-      from += size;
-    });
+  void write(G::Array k, int64_t n) {
+    char* const to = reader.stored(k);
+    g.table->finish[s.dtypes[k]](values[k], nullptr, to ? to : stage, n);
+    if (!to) reader.scatter(k, stage);
   }
 };
 
 // The moments of an output whose squares or sums left the range of double (rescaled.h).
 bool rescale_weighted(const Reducer& reducer, int64_t output, Rescaled* to) {
-  using M = WeightedMoments;
-  const M& m = static_cast<const M&>(reducer);
-  const StridedOperands& s = m.operands;
-  double mask[kRescaledTerms];
+  static_assert(kRescaledTerms <= kStaged);
+  const WeightedMoments& m = static_cast<const WeightedMoments&>(reducer);
+  ElementStager stager(m.operands, *m.table, m.pair);
   return rescale(
-      s.columns.size, true,
+      m.terms.size, true,
       [&](int64_t term, int64_t n, double* x, double* weights) {
-        const auto read = [&](int k, double* numbers) {
-          if (!s.data[k]) return void(std::fill_n(numbers, n, 1.0));
-          read_terms(s, *m.table, k, output, 1, term, n, numbers);
-        };
-        read(M::kX, x), read(M::kWeights, weights), read(M::kWhere, mask);
-        if (m.pair) {
-          m.table->weighting->pair_terms[m.pair](x, weights, n);
-          std::fill_n(weights, n, 1.0);
-        }
-        for (int64_t i = 0; i < n; ++i) {
-          weights[i] = weight_of(x[i], weights[i], mask[i] != 0, m.skips);
-          if (weights[i] == 0) x[i] = 0;
-        }
+        stager.stage(output, 1, term, n);
+        std::copy_n(stager.x, n, x);
+        std::copy_n(stager.weights, n, weights);
+        m.table->weighting->choose(x, weights, m.skips, n);
       },
       to);
 }
 
-void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels* kernels,
-             const MomentsCall& call) {
+void prepare(WeightedMoments* m, const KernelTable& table, const MomentsCall& call) {
   using M = WeightedMoments;
   const ArrayArgument& model = call.model();
   const ArrayArgument given[M::kOperands] = {call.inputs[M::kX], call.inputs[M::kWeights],
                                              call.inputs[M::kWhere], model};
   StridedOperands& s = m->operands;
-  plan_axes(&s, kernels, M::kOperands, given, call.axes);
+  plan_axes(&s, table.convert, M::kOperands, given, call.axes);
   for (int k = 0; k < M::kInputs; ++k) m->is_readable[k] = is_readable(s, k);
 
   m->pair = call.pair;
   Reducer* r = m;
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
   const int of_sums = call.pair ? int(kItself) : kValidMean;
-  set_accumulator(r, table, has_m2 ? kValidMoments : of_sums, kF64);
+  set_accumulator(r, table.reduce, has_m2 ? kValidMoments : of_sums, kF64);
   const bool has_doubles =
       s.dtypes[M::kX] == kF64 || (s.data[M::kWeights] && s.dtypes[M::kWeights] == kF64);
   r->rescale = has_doubles ? rescale_weighted : nullptr;
-  r->outputs = r->terms = Axes();
   for (int i = 0; i < s.rows.count; ++i)
     r->outputs.append(s.rows.length[i], 0, s.rows.stride[M::kY][i]);
   r->terms.size = s.columns.size;
@@ -507,8 +433,8 @@ void prepare(WeightedMoments* m, const ReduceTable* table, const ConvertKernels*
   r->row = outputs;
   const int64_t even = std::max(ceil_div(outputs, kFewTasks), ceil_div(kReduceBlock, terms));
   const int64_t most = terms > kReduceBlock ? 1 : 64;  // blocks of a row one after the other
-  r->tile = m->is_by_output ? std::clamp<int64_t>(even, 1, most) : std::min(outputs, kMostWeighted);
-  r->tasks = ceil_div(outputs, r->tile);
+  set_tile(r,
+           m->is_by_output ? std::clamp<int64_t>(even, 1, most) : std::min(outputs, kMostWeighted));
   cut_terms(r);
 }
 
@@ -517,10 +443,9 @@ void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partiti
       *m, [&](WeightedInputs& inputs) { reduce_tasks(m, 1, inputs, index, partitions); });
 }
 
-void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels* kernels,
-             const WeightedGradientCall& call) {
+void prepare(WeightedGradient* g, const KernelTable& table, const WeightedGradientCall& call) {
   using G = WeightedGradientCall;
-  g->table = table;
+  g->table = table.reduce, g->grouped = table.grouped;
   g->pair = call.pair, g->of_weights = call.of_weights;
   const ArrayArgument &x = call.arrays[G::kX], &other = call.arrays[G::kToWeights];
   const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
@@ -541,7 +466,7 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
   std::fill_n(g->group_stride, G::kArrays, 0);
   for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
     if (g->groups >= 0 && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
-  plan_axes(&g->operands, kernels, G::kArrays + 1, given, nullptr);
+  plan_axes(&g->operands, table.convert, G::kArrays + 1, given, nullptr);
   for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
     if (g->groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
 }
@@ -549,12 +474,13 @@ void prepare(WeightedGradient* g, const ReduceTable* table, const ConvertKernels
 void gradient_labels_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
   const int64_t size = g->operands.size();
   const int64_t end = begin_of_part(size, index + 1, partitions);
-  with_frame<GradientPieces>(*g, [&](GradientPieces& pieces) {
-    for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
-      n = std::min(kStaged, end - first);
-      if (pieces.read_labels(first, n)) __atomic_store_n(g->has_wrong_label, 1, __ATOMIC_RELAXED);
-    }
-  });
+  int64_t labels[kStaged];
+  for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
+    n = std::min(kStaged, end - first);
+    if (read_labels(g->operands, WeightedGradientCall::kArrays, *g->grouped, 0, first, n, g->groups,
+                    labels))
+      __atomic_store_n(g->has_wrong_label, 1, __ATOMIC_RELAXED);
+  }
 }
 
 void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
@@ -566,38 +492,12 @@ void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64
 
 }  // namespace
 
-void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
-           double* to) {
-  const int64_t item = item_size(dtype);
-  if (stride == 0 && n > 1) {  // one number, a gradient's of a row
-    widen(table, dtype, from, item, 1, to);
-    std::fill_n(to + 1, n - 1, *to);
-    return;
-  }
-  if (((reinterpret_cast<uintptr_t>(from) | uintptr_t(stride)) & uintptr_t(item - 1)) == 0)
-    return table.widen[dtype](from, stride, n, to);
-  alignas(64) char packed[kPiece * sizeof(double)];
-  gather_for(item)(packed, from, stride, n);
-  table.widen[dtype](packed, item, n, to);
-}
-
 void plan_axes(StridedOperands* s, const ConvertKernels* kernels, int count,
                const ArrayArgument* given, const bool* reduced) {
   Operand arrays[kReaderOperands];
   int dtypes[kReaderOperands];
   for (int k = 0; k < count; ++k) arrays[k] = given[k], dtypes[k] = given[k].dtype;
-  begin_operands(s, kernels, count, arrays, dtypes);
-  Axis<kReaderOperands> axes[kMaxAxes];
-  int found = find_axes(axes, arrays[0], count, arrays, s->items,
-                        [=](int i) { return int(!reduced || reduced[i]); });
-  sort_axes(axes, found, [](const auto& a, const auto& b) { return a.kind < b.kind; });
-  const int kept = int(std::find_if(axes, axes + found, [](auto& a) { return a.kind; }) - axes);
-  for (int i = 0; i < kept; ++i)
-    if (axes[i].stride[0] < 0) reverse_axis(&axes[i], count, s->data);
-  order_axes(axes, kept, 0);
-  order_axes(axes + kept, found - kept, 0);
-  found = merge_axes(axes, found);
-  for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
+  plan_rows(s, kernels, count, arrays, dtypes, reduced, false, true);
 }
 
 int64_t take_groups(ArrayArgument* a, int64_t* strides) {
@@ -606,11 +506,15 @@ int64_t take_groups(ArrayArgument* a, int64_t* strides) {
   return strides[a->ndim];
 }
 
-int64_t label_at(int dtype, const char* at) {
-  int64_t wide;
-  int32_t narrow;
-  if (dtype == kI64) return memcpy(&wide, at, sizeof wide), wide;
-  return memcpy(&narrow, at, sizeof narrow), int64_t(narrow);
+bool read_labels(const StridedOperands& s, int k, const GroupedKernels& kernels, int64_t row,
+                 int64_t first, int64_t n, int64_t groups, int64_t* labels) {
+  const auto find = kernels.find_lanes[s.dtypes[k] == kI64];
+  bool has_wrong = false;
+  for_pieces(s.columns, k, s.row(k, row), first, n, [&](char* from, int64_t stride, int64_t size) {
+    has_wrong |= find(from, stride, size, groups, 1, 0, 0, -1, labels);
+    labels += size;
+  });
+  return has_wrong;
 }
 
 bool is_aligned(const StridedOperands& s, int k) {
@@ -624,28 +528,47 @@ bool is_readable(const StridedOperands& s, int k) {
   return s.data[k] && s.dtypes[k] < kDTypes && is_aligned(s, k);
 }
 
-void read_terms(const StridedOperands& s, const ReduceTable& table, int k, int64_t first, int64_t n,
-                int64_t term, int64_t terms, double* to) {
-  for_term_pieces(s, k, first, n, term, terms,
-                  [&](const char* from, int64_t stride, int64_t size, int64_t done, int64_t) {
-                    widen(table, s.dtypes[k], from, stride, size, to + done);
-                  });
+void ElementStager::read(int k, int64_t first, int64_t n, int64_t term, int64_t terms,
+                         double* to) const {
+  for_tile(s, k, first, n, term, terms,
+           [&](const char* from, int64_t stride, int64_t done, int64_t size) {
+             widen(table, s.dtypes[k], from, stride, size, to + done);
+           });
+}
+
+void ElementStager::read_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
+  held_first = -1;  // x is not staged beside them
+  if (s.data[kWeights])
+    read(kWeights, first, n, term, terms, weights);
+  else
+    std::fill_n(weights, terms * n, 1.0);
+  if (!s.data[kWhere]) return;
+  read(kWhere, first, n, term, terms, mask);
+  table.weighting->mask(weights, mask, terms * n);
+}
+
+void ElementStager::stage(int64_t first, int64_t n, int64_t term, int64_t terms) {
+  if (first == held_first && term == held_term && terms == held_terms) return;
+  read(kX, first, n, term, terms, x);
+  read_weights(first, n, term, terms);
+  held_first = first, held_term = term, held_terms = terms;
+  if (!pair) return;
+  table.weighting->pair_terms[pair](x, weights, terms * n);
+  std::fill_n(weights, terms * n, 1.0);
 }
 
 int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels) {
   WeightedMoments weighted;
-  prepare(&weighted, kernels->reduce, kernels->convert, call);
+  prepare(&weighted, *kernels, call);
   return workspace_size(&weighted);
 }
 
 void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate) {
   const int threads = resolve_threads(size_of(call.x()));
   WeightedMoments weighted;
-  prepare(&weighted, execution->kernels->reduce, execution->kernels->convert, call);
+  prepare(&weighted, *execution->kernels, call);
   weighted.is_degenerate = is_degenerate;
-  divide_work(&weighted, 1, execution->workspace, execution->bytes, threads);
-  run_partitions(threads, weighted_partition, &weighted);
-  merge_chunks(&weighted, 1, threads);
+  run_reduction(&weighted, weighted_partition, execution->workspace, execution->bytes, threads);
 }
 
 bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels) {
@@ -653,7 +576,7 @@ bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* 
   const int threads = resolve_threads(size_of(call.arrays[0]));
   int has_wrong_label = 0;
   WeightedGradient gradient;
-  prepare(&gradient, kernels->reduce, kernels->convert, call);
+  prepare(&gradient, *kernels, call);
   gradient.has_wrong_label = &has_wrong_label;
   if (gradient.groups >= 0) run_partitions(threads, gradient_labels_partition, &gradient);
   if (!has_wrong_label) run_partitions(threads, weighted_gradient_partition, &gradient);

@@ -8,13 +8,10 @@
 #include "common/reductions/call.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/native_function.h"
+#include "cpu/reductions/grouped_kernels.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {
-
-// to OUT (n) = numbers of any dtype at any address, `stride` bytes apart.
-void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride, int64_t n,
-           double* to);
 
 // The axes of all arrays in the order of plan_reduction: those that are reduced are columns; null:
 // all of them.
@@ -25,8 +22,13 @@ void plan_axes(StridedOperands* operands, const ConvertKernels* kernels, int cou
 // strides of the others go to `strides`.
 int64_t take_groups(ArrayArgument* array, int64_t* strides);
 
-// The label of an element, of int32 or int64.
-int64_t label_at(int dtype, const char* at);
+constexpr int64_t kStaged = 512;  // elements at a time: x, weights, mask and centre fill 16 KiB,
+                                  // and all that a gradient is made of 40
+
+// labels OUT (n), of elements of a row from `first` on; -1 where one is of no group. Returns
+// whether one is wrong; that one is of none, also where another thread wrote it meanwhile.
+bool read_labels(const StridedOperands& operands, int k, const GroupedKernels& kernels, int64_t row,
+                 int64_t first, int64_t n, int64_t groups, int64_t* labels);
 
 // Whether operand k is aligned, and whether kernels can read its numbers where they lie.
 bool is_aligned(const StridedOperands& operands, int k);
@@ -37,28 +39,28 @@ inline int64_t last_step(const OperandAxes& axes, int k) {
   return axes.count ? std::abs(axes.stride[k][axes.count - 1]) : 0;
 }
 
-// visit(address, stride, how many, their place in [terms][n], column) for pieces of operand k:
-// terms term .. term + terms of outputs first .. first + n, where rows are outputs.
-template <class Visit>
-void for_term_pieces(const StridedOperands& s, int k, int64_t first, int64_t n, int64_t term,
-                     int64_t terms, Visit visit) {
-  int64_t done = 0;
-  if (n == 1)
-    return for_pieces(s.columns, k, s.row(k, first), term, terms,
-                      [&](const char* from, int64_t stride, int64_t size) {
-                        visit(from, stride, size, done, int64_t{0});
-                        done += size;
-                      });
-  for_pieces(s.rows, k, s.data[k], first, n, [&](const char* base, int64_t stride, int64_t size) {
-    for (int64_t i = 0; i < terms; ++i)
-      visit(base + s.columns.offset(k, term + i), stride, size, i * n + done, done);
-    done += size;
-  });
-}
+// Elements with their weights, both in double: [terms][n], kStaged of them at most.
+struct ElementStager {
+  enum { kX, kWeights, kWhere, kInputs };
 
-// to OUT [terms][n]: these elements in double.
-void read_terms(const StridedOperands& operands, const ReduceTable& table, int k, int64_t first,
-                int64_t n, int64_t term, int64_t terms, double* to);
+  alignas(64) double x[kStaged];
+  alignas(64) double weights[kStaged];
+  alignas(64) double mask[kStaged];
+  const StridedOperands& s;
+  const ReduceTable& table;
+  const int pair;  // what is added of x and weights (common/reductions/pairs.h)
+  int64_t held_first = -1, held_term, held_terms;  // what `stage` left
+
+  ElementStager(const StridedOperands& operands, const ReduceTable& kernels, int of_both)
+      : s(operands), table(kernels), pair(of_both) {}
+
+  bool has_weights() const { return s.data[kWeights] || s.data[kWhere]; }
+  void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const;
+  // What the mask takes out has weight 0; without weights they are 1.
+  void read_weights(int64_t first, int64_t n, int64_t term, int64_t terms);
+  // Of a pair x becomes its term.
+  void stage(int64_t first, int64_t n, int64_t term, int64_t terms);
+};
 
 // Moments of elements with weights or a mask, or of integers. is_degenerate: as Reducer's.
 int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels);

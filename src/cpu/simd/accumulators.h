@@ -136,43 +136,20 @@ FASTACT_HD V add_converted(V x, V one, V sum) {
 
 FASTACT_HD Floats add_converted(Floats x, Floats, Floats sum) { return sum + x; }
 
-// Whether two cache lines hold a NaN. kSeeksNaN: it is worth asking; of 16-bit data nobody does.
-template <class T>
-constexpr bool kSeeksNaN = sizeof(T) >= sizeof(float);
+// Whether a vector holds a NaN.
 #if defined(__AVX512F__)
-FASTACT_HD bool are_unordered(const float* a, const float* b) {
-  return _mm512_cmp_ps_mask(_mm512_loadu_ps(a), _mm512_loadu_ps(b), _CMP_UNORD_Q) != 0;
-}
-FASTACT_HD bool are_unordered(const double* a, const double* b) {
-  return _mm512_cmp_pd_mask(_mm512_loadu_pd(a), _mm512_loadu_pd(b), _CMP_UNORD_Q) != 0;
+FASTACT_HD bool has_nan(Vector v) {
+  return _mm512_cmp_pd_mask((__m512d)v, (__m512d)v, _CMP_UNORD_Q) != 0;
 }
 #elif defined(__AVX__)
-FASTACT_HD __m256 unordered(const float* a, const float* b) {
-  return _mm256_cmp_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), _CMP_UNORD_Q);
-}
-FASTACT_HD __m256 unordered(const double* a, const double* b) {
-  return (__m256)_mm256_cmp_pd(_mm256_loadu_pd(a), _mm256_loadu_pd(b), _CMP_UNORD_Q);
-}
-template <class T>
-FASTACT_HD bool are_unordered(const T* a, const T* b) {
-  constexpr size_t kHalf = kCacheLine / 2 / sizeof(T);
-  return _mm256_movemask_ps(_mm256_or_ps(unordered(a, b), unordered(a + kHalf, b + kHalf))) != 0;
+FASTACT_HD bool has_nan(Vector v) {
+  return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)v, (__m256d)v, _CMP_UNORD_Q)) != 0;
 }
 #else
-// As vectors: of a loop GCC 12 makes scalar comparisons.
-template <class T>
-FASTACT_HD bool are_unordered(const T* a, const T* b) {
-  typedef T Some __attribute__((vector_size(16)));
-  typedef int64_t Bits __attribute__((vector_size(16)));
-  Bits any = {};
-#pragma GCC unroll 4
-  for (size_t i = 0; i < kCacheLine / sizeof(T); i += sizeof(Some) / sizeof(T)) {
-    Some x, y;
-    memcpy(&x, a + i, sizeof x);
-    memcpy(&y, b + i, sizeof y);
-    any |= (Bits)(x != x) | (Bits)(y != y);
-  }
-  return (any[0] | any[1]) != 0;
+FASTACT_HD bool has_nan(Vector v) {
+  bool any = false;
+  for (int k = 0; k < kVector; ++k) any |= v[k] != v[k];
+  return any;
 }
 #endif
 

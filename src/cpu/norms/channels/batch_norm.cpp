@@ -38,13 +38,9 @@ ChannelArray channels_of(const BatchNorm& norm, const ArrayArgument& a) {
 void read_channels(const BatchNorm& norm, const ArrayArgument& a, double neutral, double* to) {
   const ChannelArray from = channels_of(norm, a);
   if (!from.data) return void(std::fill_n(to, norm.channels, neutral));
-  const int64_t item = item_size(from.dtype);
-  alignas(64) char packed[kPiece * sizeof(double)];
-  for (int64_t first = 0; first < norm.channels; first += kPiece) {
-    const int64_t n = std::min(kPiece, norm.channels - first);
-    gather_for(item)(packed, from.data + first * from.stride, from.stride, n);
-    norm.table->reduce->widen[from.dtype](packed, item, n, to + first);
-  }
+  for (int64_t first = 0; first < norm.channels; first += kPiece)
+    widen(*norm.table->reduce, from.dtype, from.data + first * from.stride, from.stride,
+          std::min(kPiece, norm.channels - first), to + first);
 }
 
 // Writes them to an array, if there is one.
@@ -278,8 +274,8 @@ void batch_norm_forward(const BatchForward& call, Execution* execution) {
   if (call.is_training) {
     Reducer moments;
     prepare_moments(&moments, execution->kernels, call, norm.mean, norm.sums);
-    divide_work(&moments, 1, execution->workspace + needed, execution->bytes - needed, threads);
-    run_reduction(&moments, threads);
+    run_reduction(&moments, reduce_partition, execution->workspace + needed,
+                  execution->bytes - needed, threads);
     take_moments(&norm, call.eps);
   } else {
     take_statistics(&norm, call.mean, call.spread, false, call.eps);
