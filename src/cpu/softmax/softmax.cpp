@@ -183,23 +183,32 @@ struct Backward : RowBlocks {
                             : s.rows.count <= 1 && s.has_unit_stride[k] && s.dtypes[k] == s.dtype;
   }
 
-  // The blocks of a row are the sums' blocks; the buffers hold one of them, or less.
+  // The blocks of a row are the sums' blocks; the buffers hold one of them, or less: what was read
+  // for the sum of a single one is still there.
   void visit(int64_t first, int64_t m) {
-    RowsIn of_dy{}, of_y{};
     std::fill(sums, sums + m, 0.0);
+    if (is_single) {
+      const RowsBlock b{first, m, 0, size};
+      const RowsIn of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
+      loops.sum[job.kind](of_dy, of_y, m, size, sums);
+      save_dsinks(first, m, sums);
+      return make_gradient(b, of_dy, of_y);
+    }
     for_blocks(first, m, [&](const RowsBlock& b) {
-      of_dy = load(Softmax::kDy, b, dy);
-      if (sums_products || is_single) of_y = load(Softmax::kOut, b, y);
-      loops.sum[job.kind](of_dy, of_y, m, b.n, sums);
+      const RowsIn of_y = sums_products ? load(Softmax::kOut, b, y) : RowsIn{};
+      loops.sum[job.kind](load(Softmax::kDy, b, dy), of_y, m, b.n, sums);
     });
     save_dsinks(first, m, sums);
     for_blocks(first, m, [&](const RowsBlock& b) {
-      if (!is_single) of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
-      const RowsOut dx = job.cap != 0.0 ? in_buffer(dy, m) : target(Softmax::kDx, b, dy);
-      loops.gradient[job.kind](of_dy, of_y, m, b.n, sums, job.scale, after(b), dx);
-      if (job.cap != 0.0) times_slope(b, dx);
-      finish(Softmax::kDx, b, dx, dy);
+      make_gradient(b, load(Softmax::kDy, b, dy), load(Softmax::kOut, b, y));
     });
+  }
+
+  void make_gradient(const RowsBlock& b, RowsIn of_dy, RowsIn of_y) {
+    const RowsOut dx = job.cap != 0.0 ? in_buffer(dy, b.m) : target(Softmax::kDx, b, dy);
+    loops.gradient[job.kind](of_dy, of_y, b.m, b.n, sums, job.scale, after(b), dx);
+    if (job.cap != 0.0) times_slope(b, dx);
+    finish(Softmax::kDx, b, dx, dy);
   }
 
   // dx IN/OUT of a block, in a buffer, times the slope of the cap at x. What takes no part has a dx
