@@ -329,8 +329,9 @@ template <class Of, int sets>
 void read(char* memory, int64_t count, int64_t first, int64_t n, double* values, double* errors,
           int64_t pitch) {
   const Of lanes(memory, count);
+  // Before any is read: vectors would wait for numbers that were just stored one by one.
+  for (int64_t i = first; i < first + n; ++i) close_batch(lanes, i, lanes);
   for (int64_t i = 0; i < n; ++i) {
-    close_batch(lanes, first + i, lanes);
     double numbers[2 * sets];
     memcpy(numbers, &lanes.all[first + i], sizeof numbers);
     for (int s = 0; s < sets; ++s) {
