@@ -115,7 +115,7 @@ def bypass_caches_from(int64_t size):
     return c_bypass_caches_from(size)
 
 
-cdef extern from "cpu/core/kernel_list.h" namespace "fastact":
+cdef extern from "cpu/binding/kernel_list.h" namespace "fastact":
     map[pair[string, int], uintptr_t] list_kernels "fastact::kernel_addresses" (const KernelTable&)
 
 

@@ -1,4 +1,4 @@
-#include "cpu/core/kernel_list.h"
+#include "cpu/binding/kernel_list.h"
 
 #include "cpu/activations/kernels.h"
 #include "cpu/gates/kernels.h"
