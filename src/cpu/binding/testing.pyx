@@ -120,7 +120,7 @@ cdef extern from "cpu/binding/kernel_list.h" namespace "fastact":
 
 
 def kernel_addresses(str isa):
-    """Give the addresses of an instruction set's kernels by name (core/kernel_list.h) and dtype.
+    """Give the addresses of an instruction set's kernels by name (binding/kernel_list.h) and dtype.
 
     It need not be one that this processor has: who disassembles the kernels does not run them.
     """
