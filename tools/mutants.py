@@ -103,8 +103,12 @@ def copy_tree(tree: Path, copy: Path, mutants: Sequence[Mutant]) -> None:
     for mutant in mutants:
         text = changed.get(mutant.path) or (tree / mutant.path).read_text()
         changed[mutant.path] = text.replace(mutant.line, mutant.both())
-    listed = subprocess.check_output(["git", "-C", tree, "ls-files", "-z"], text=True)
-    for name in filter(None, listed.split("\0")):
+    text = subprocess.check_output(["git", "-C", tree, "ls-files", "-z"], text=True)
+    listed = {name for name in text.split("\0") if name}
+    for old in (copy / "src").rglob("*.*"):  # of an earlier copy, which would be compiled
+        if str(old.relative_to(copy)) not in listed:
+            old.unlink()
+    for name in listed:
         if not (tree / name).is_file():
             continue
         data = changed[name].encode() if name in changed else (tree / name).read_bytes()

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 
 from fastact.check import reference
-from fastact.ops.engine import quantized
+from fastact.ops.engine import parts, quantized
 
 from . import calls, frameworks
 from .judge import Live, Wrong, digest, flat
@@ -41,7 +41,7 @@ def check(case: Any, r: Random) -> None:
     def call(part: int) -> list[Any]:
         with (
             mock.patch.object(quantized, "_PART", part),
-            mock.patch.object(quantized, "_PART_OF_GPU", part),
+            mock.patch.object(parts, "_PART_OF_GPU", part),
         ):
             found, *others = live.call(partial(case.op.quantized, dtype=dtype, per=per))
         if request.framework == "torch":
