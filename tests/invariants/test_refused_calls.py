@@ -146,6 +146,8 @@ NORMS: list[Row] = [
      partial(fa.layer_norm, X6, X6[0], out=X6)),
     (ValueError, "must not share memory with x, which is still needed",
      partial(fa.layer_norm.forward, X6, out=X6)),
+    (ValueError, "must not share memory with x, which is still needed",
+     partial(fa.mish.forward, X6, out=X6)),
     (TypeError, "activation must be .*, got ndarray", partial(fa.layer_norm, X, activation=BIG)),
     (ValueError, "activation must be", partial(fa.layer_norm, X, activation="m" * 10**4)),
     (ValueError, "name each axis once", partial(fa.rms_norm, X6, axis=(0, -2))),
