@@ -443,3 +443,11 @@ def test_what_rounding_lost_in_a_late_chunk_is_not_lost():
     x, by = np.zeros(2**20), np.arange(2**20) % 3
     x[0], x[-4], x[-1] = -1e16, 1.0, 1e16
     assert fa.sum(x, by=by, groups=3).tolist() == [1, 0, 0]
+
+
+def test_the_label_after_the_last_group_is_refused_amid_many():
+    """Many elements of few groups have a kernel of their own, which checks labels as it adds."""
+    labels = np.zeros(5000, np.int64)
+    labels[4000] = GROUPS
+    with pytest.raises(ValueError, match="by must hold groups from"):
+        fa.sum(np.ones(5000), axis=0, by=labels, groups=GROUPS)
