@@ -1,13 +1,12 @@
 """What the bridges to JAX, spaCy and scikit-learn gain, beside these alone.
 
-    python -m benchmarks.bench_bridges calls|models|threads --markdown docs/results/jax.md
+    python -m benchmarks.bench_bridges calls|models --markdown docs/results/jax.md
     python -m benchmarks.bench_bridges spacy --markdown docs/results/thinc.md
     python -m benchmarks.bench_bridges sklearn
 
 Of JAX: calls, one call in a program of XLA's and its gradient, from small ones on; models, gradient
-steps of three networks; threads, whether a call in a thread of XLA's should have threads of its
-own. spacy: words a second of a blank English pipeline (tagger, parser, entities, of random
-weights). sklearn: predictions of a network and a scaler's `partial_fit`.
+steps of three networks. spacy: words a second of a blank English pipeline (tagger, parser,
+entities, of random weights). sklearn: predictions of a network and a scaler's `partial_fit`.
 """
 
 import argparse
@@ -237,63 +236,6 @@ def bench_models(args: argparse.Namespace) -> Iterator[str]:
     yield table_of(gradient_steps(args), ("a gradient step",))
 
 
-# --- threads --------------------------------------------------------------------------------------
-
-
-def programs_of_threads() -> dict[str, Call]:
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    import fastact.jax as fj
-
-    x, y, weight = (of_numbers(seed, n, 768) for seed, n in enumerate((4096, 4096, 768)))
-    programs = {
-        "mish": compiled(fj.mish, x),
-        "layer_norm": compiled(fj.layer_norm, x),
-        "two of mish that do not wait for each other": compiled(
-            lambda x, y: (fj.mish(x), fj.mish(y)), x, y
-        ),
-        "products of matrices before and behind a layer_norm": compiled(
-            lambda x: fj.layer_norm(x @ weight, activation="mish") @ weight, x
-        ),
-        "16 small layer_norms (64 × 768), each behind a product": compiled(
-            lambda x: jax.lax.scan(lambda x, _: (fj.layer_norm(x @ weight), None), x, None, 16)[0],
-            x[:64],
-        ),
-    }
-    if len(jax.devices()) > 1:
-        mesh = Mesh(np.array(jax.devices()), ("rows",))
-        spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("rows")))
-        spec = {"in_specs": PartitionSpec("rows"), "out_specs": PartitionSpec("rows")}
-        each = jax.shard_map(lambda x: fj.layer_norm(fj.mish(x)), mesh=mesh, **spec)
-        programs = {"mish and layer_norm, half on each of two devices": compiled(each, spread)}
-    return programs
-
-
-SETTINGS: dict[str, dict[str, str]] = {
-    "one thread": {"FASTACT_NUM_THREADS": "1"},
-    "two threads": {"FASTACT_NUM_THREADS": "2"},
-    "two, asleep between calls": {"FASTACT_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
-}
-
-
-def bench_threads(args: argparse.Namespace) -> Iterator[str]:
-    found: dict[str, dict[str, float]] = {}
-    for setting, environ in SETTINGS.items():
-        for devices in (1, 2):
-            flags = f"--xla_force_host_platform_device_count={devices}"
-            words = "programs", "--seconds", args.seconds
-            done = in_process("bench_bridges", *words, XLA_FLAGS=flags, **environ)
-            for program, took in done.items():
-                found.setdefault(program, {})[setting] = took
-    rows = [[p, *(f"{1e3 * of[s]:.2f}" for s in SETTINGS)] for p, of in found.items()]
-    yield (
-        "Threads that a call of fastact's has, in the thread of XLA's that runs it. Of float32, "
-        "4096 × 768 where nothing else is said; XLA has a thread a core for its own work.\n\n"
-        + markdown_table(["ms a program", *SETTINGS], rows)
-    )
-
-
 # --- spaCy ----------------------------------------------------------------------------------------
 
 
@@ -378,12 +320,6 @@ def bench_sklearn(args: argparse.Namespace) -> Iterator[str]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def programs(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the seconds of each program of `threads`, in this process's setting."""
-    alone = {name: {OURS: call} for name, call in programs_of_threads().items()}
-    yield json.dumps({n: compare(call, args.seconds).seconds[OURS] for n, call in alone.items()})
-
-
 def pipelines(args: argparse.Namespace) -> Iterator[str]:
     """Yield the seconds of spaCy's pipeline by both."""
     yield json.dumps(compare({o: pipeline(o) for o in ("numpy", OURS)}, args.seconds).seconds)
@@ -393,8 +329,6 @@ _JAX = partial(Section, "JAX with and without fastact", packages=("jax", "jaxlib
 SECTIONS = {
     "calls": _JAX("Calls", bench_calls),
     "models": _JAX("Gradient steps", bench_models),
-    "threads": _JAX("Threads", bench_threads),
-    "programs": _JAX("Programs", programs),
     "spacy": Section(
         "spaCy with and without fastact", "Words a second", bench_spacy, ("spacy", "thinc", "numpy")
     ),

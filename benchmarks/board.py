@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fastact.terminal import Progress, say
 
 from .results import Results, start, tables_of, write_whole
 from .workloads.work import Case, Options
-
-Todo = tuple[Case, int, list[str]]  # with how many threads, and beside which peers
 
 
 class Report(NamedTuple):
@@ -27,29 +25,8 @@ class Report(NamedTuple):
     page: Callable[[Results], str]
 
 
-class Board(Protocol):
-    """A device on which cases are measured.
-
-    absent : peers that were asked for and are not installed, and why.
-    """
-
-    absent: dict[str, str]
-
-    def facts(self) -> dict[str, Any]:
-        """Return what numbers need beside them."""
-
-    def tables(self, chosen: Sequence[Any]) -> Iterable[list[tuple[Case, int]]]:
-        """Return the cases, each with a number of threads, one list a table."""
-
-    def peers(self, case: Case) -> list[str]:
-        """Return who takes part in a case."""
-
-    def measure(self, results: Results, todo: Todo) -> tuple[Any, dict[str, str]]:
-        """Return a row, or None, and the peers that could not take part, with the reasons."""
-
-
 def run(
-    board: Board,
+    board: Any,
     report: Report,
     chosen: Sequence[Any],
     options: Options,
@@ -60,8 +37,11 @@ def run(
 
     Parameters
     ----------
-    board : Board
-        Where to measure.
+    board : Cpu or Gpus
+        Where to measure: `facts`, what numbers need beside them; `absent`, peers that were asked
+        for and are not installed, and why; `tables`, the cases with their numbers of threads, one
+        list a table; `peers`, who takes part in a case; `measure`, a row or None, and the peers
+        that could not take part, with the reasons.
     report : Report
         How to show what is measured.
     chosen : sequence of ops
@@ -106,7 +86,7 @@ def run(
                     break
                 results.left -= 1
                 results.unreached.remove(todo[0].name)
-                row, left_out = board.measure(results, todo)
+                row, left_out = board.measure(results, *todo)
                 reasons.append(left_out)
                 rows += [] if row is None else [results.add(row)]
                 progress.advance(1)

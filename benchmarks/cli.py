@@ -189,7 +189,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add(what, "dtypes", names, "D,D", ", ".join(_DTYPES))
     _add(what, "directions", names, "W,W", ", ".join(_DIRECTIONS))
     peers = (
-        f"{', '.join(PEERS)}; torch.compile and numexpr on request; on a GPU: torch, "
+        f"{', '.join(PEERS)}; torch.compile on request; on a GPU: torch, "
         "torch.compile, liger, without it torch.compile for float32 and bfloat16; empty for none"
     )
     _add(what, "peers", names, "P,P", peers)

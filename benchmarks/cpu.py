@@ -46,7 +46,7 @@ from fastact.ops.engine.op import ops
 from fastact.runtime.threads import num_threads
 from fastact.terminal import paragraph, say, table
 
-from .board import Report, Todo, run, say_left, tables
+from .board import Report, run, say_left, tables
 from .onnx import by_onnx
 from .report import legend, markdown
 from .results import Results, machine
@@ -194,9 +194,10 @@ class Cpu:
         """Return who takes part in a case."""
         return [*self._versions]
 
-    def measure(self, results: Results, todo: Todo) -> tuple[CpuRow, dict[str, str]]:
+    def measure(
+        self, _: Results, case: Case, threads: int, left: Sequence[str]
+    ) -> tuple[CpuRow, dict[str, str]]:
         """Return a row, and the peers that could not take part, with the reasons."""
-        case, threads, left = todo
         return measure(case, left, self._options.seconds, threads, self._options.small)
 
 

@@ -26,7 +26,7 @@ from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORC
 from fastact.ops.engine.op import arrays_of
 from fastact.terminal import say
 
-from .board import Report, Todo, run, tables
+from .board import Report, run, tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE
@@ -322,9 +322,10 @@ class Gpus:
         here = [peer for peer in self._options.peers if peer not in self.absent]
         return [peer for peer in here if compiles or peer != COMPILED]
 
-    def measure(self, results: Results, todo: Todo) -> tuple[GpuRow | None, dict[str, str]]:
+    def measure(
+        self, results: Results, case: Case, _: int, left: Sequence[str]
+    ) -> tuple[GpuRow | None, dict[str, str]]:
         """Return a row, or say why there is none; the first one of a table costs a call, too."""
-        case, _, left = todo
         of = case.op.name, case.direction, case.dtype
         if of not in [(one.op, one.direction, one.dtype) for one in results.latency]:
             eager = [peer for peer in self._options.peers if peer == TORCH]

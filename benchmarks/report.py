@@ -1,4 +1,4 @@
-"""The benchmark of the CPU as a page: the gist of the activations, then every table."""
+"""The benchmark of the CPU as a page: what is slower than a peer, then every table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def legend(rows: Sequence[CpuRow]) -> str:
 
 
 _SMALL = 1024  # elements, for which the call costs more than the arithmetic
-_GIST = (50_000, 1_000_000)  # elements: in the cache of one core, and in the shared one
 
 
 def times(ratio: float | None) -> str:
@@ -52,28 +51,6 @@ def times(ratio: float | None) -> str:
     if ratio is None:
         return "–"
     return f"{ratio:.0f} ×" if ratio >= 9.95 else f"{ratio:.1f} ×"
-
-
-def gist(rows: Sequence[CpuRow]) -> str:
-    """The activations of the first dtype, a line each: how many times faster than each peer."""
-    rows = [row for row in rows if ops[row.op].family == "activations"]
-    sizes = [size for size in _GIST if any(row.size == size for row in rows)]
-    found = {(r.op, r.direction, r.size): r.ratios for r in rows if r.dtype == rows[0].dtype}
-    columns = [
-        (direction, size, peer)
-        for peer in PEERS
-        for direction in dict.fromkeys(row.direction for row in rows)
-        for size in sizes
-        if any(peer in ratios for (_, of, _), ratios in found.items() if of == direction)
-    ]
-    if not columns:
-        return ""
-    lines = []
-    for name in dict.fromkeys(row.op for row in rows):
-        of = [found.get((name, direction, size), {}) for direction, size, _ in columns]
-        lines.append([name, *(times(r.get(c[2])) for r, c in zip(of, columns, strict=True))])
-    header = [f"{direction}, {size:,}, × {peer}" for direction, size, peer in columns]
-    return markdown_table([rows[0].dtype, *header], lines, 1)
 
 
 _SMALL_LEGEND = """\
@@ -131,7 +108,7 @@ def markdown(rows: Sequence[CpuRow], processor: str) -> str:
         return f"# What more threads gain\n\n{processor}. {gain}\n"
     if all(row.size <= _SMALL for row in rows):
         return _small(rows, processor)
-    parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}", gist(rows)]
+    parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}"]
     slower = [
         f"{title_of(row)}, {row.what}: {row.ratios[peer]:.2f} × {peer}"
         for row in rows
@@ -143,4 +120,4 @@ def markdown(rows: Sequence[CpuRow], processor: str) -> str:
     for title, part in groupby(rows, title_of):
         header, lines, left = table_of(list(part))
         parts += [f"## {title}", markdown_table(header, lines, max(left, 1))]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return "\n\n".join(parts) + "\n"

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from fastact.measure.formulas import naive
-from fastact.measure.peers import MKL, LeftOut
+from fastact.measure.peers import MKL
 
 from .. import mkl, onnx
 from .libraries import Library
-from .work import BYTES, Asked, Call, Case, Family, Gradient, Work
+from .work import BYTES, Asked, Case, Family, Gradient
 
 
 def _cases(asked: Asked) -> list[Case]:
@@ -36,25 +30,6 @@ def _gradient(m: Library, case: Case) -> Gradient | None:
     return Gradient(kernel.function, lambda arrays: (arrays["dy"], kernel.saved(arrays["x"])))
 
 
-def _numexpr(work: Work, threads: int) -> Call:
-    numexpr, case = importlib.import_module("numexpr"), work.case
-    if case.direction != "forward":
-        raise LeftOut("its naive formula is for the forward pass")
-    # numexpr's own names of the two types that it has
-    kinds = {"float32": ("float", float), "float64": ("double", np.double)}
-    if case.dtype not in kinds:
-        raise LeftOut(f"it has no {case.dtype}")
-    kind, signature = kinds[case.dtype]
-    numexpr.set_num_threads(threads)
-    expressions = numexpr.expressions
-    variable = expressions.VariableNode("x", kind)
-    try:
-        tree = naive(case.op.name)(variable, SimpleNamespace(**expressions.functions))
-    except (AttributeError, TypeError):
-        raise LeftOut(f"it lacks a function of the formula of {case.op.name}") from None
-    return partial(numexpr.NumExpr(tree, [("x", signature)]), work.inputs["x"])
-
-
 def _onnx(case: Case) -> str:
     return onnx.activation(case.op.name, "x", "y")
 
@@ -64,6 +39,6 @@ ACTIVATIONS = Family(
     _by,
     _gradient,
     onnx=_onnx,
-    others={"numexpr": _numexpr, MKL: mkl.call},
+    others={MKL: mkl.call},
     heading="elements",
 )

@@ -26,7 +26,6 @@ _PEERS = {
     "mkl": "MKL (the function alone)",
     "torch.compile": "torch.compile",
     "liger": "Liger",
-    "numexpr": "numexpr",
 }
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _OVERVIEW = (

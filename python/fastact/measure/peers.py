@@ -33,7 +33,7 @@ READ = "read"  # torch.sum over as many bytes of float32, for ops that write nex
 NUMPY, TORCH, COMPILED, LIGER = "numpy", "torch", "torch.compile", "liger"
 ONNX, JAX, MKL = "onnxruntime", "jax", "mkl"
 PEERS = (NUMPY, TORCH, ONNX, JAX, MKL)
-ON_REQUEST = (COMPILED, "numexpr")  # it takes seconds to compile a row, which are not counted
+ON_REQUEST = (COMPILED,)  # it takes seconds to compile a row, which are not counted
 GPU_PEERS = (TORCH, COMPILED, LIGER)
 PARTIAL = (MKL,)  # whoever does a part of the work alone: a mark to reach, and no peer
 
