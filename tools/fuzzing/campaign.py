@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from random import Random
 from traceback import extract_tb
@@ -46,12 +46,11 @@ class Settings:
     @property
     def command(self) -> str:
         """The command that repeats a case, but for its number."""
-        return (
-            f"python tools/fuzz.py --seed {self.seed}"
-            + (f" --kind {self.kind}" if self.kind != "calls" else "")
-            + (f" --family {self.family}" if self.family != "all" else "")
-            + (f" --op {self.op}" if self.op != "all" else "")
-            + (f" --device {self.device}" if self.device != "cpu" else "")
+        chosen = [
+            f for f in fields(self) if f.name != "fresh" and getattr(self, f.name) != f.default
+        ]
+        return " ".join(
+            ["python tools/fuzz.py", *(f"--{f.name} {getattr(self, f.name)}" for f in chosen)]
         )
 
 

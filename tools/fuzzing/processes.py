@@ -15,17 +15,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from fastact import _cpu
+from fastact.runtime import config
 
 from .campaign import Failure, Settings, Tally
 
 #: Each process is a new interpreter, which knows nothing of this one's calls.
 SPAWN = multiprocessing.get_context("spawn")
 
-HANGS = 90  # seconds without a new case, after which a worker is killed
+HANGS = 90  # seconds of one case, after which a worker ends itself and tells where it is
 CHUNK = 250  # cases that a worker is given at a time
 
 
@@ -36,72 +36,12 @@ def serve(worker: Any, settings: Settings, pipe: Any, at: Any) -> None:
 
     def note(number: int) -> None:
         at.value = number
+        faulthandler.dump_traceback_later(HANGS, exit=True)  # with exit code 1
 
     with contextlib.suppress(EOFError):
         while True:
             pipe.send(runs.run(pipe.recv(), note))
-
-
-class _Job(threading.Thread):
-    """Feeds one worker process, and starts another one where it dies."""
-
-    def __init__(self, campaign: Campaign) -> None:
-        super().__init__(daemon=True)
-        self.campaign = campaign
-        self._at = SPAWN.Value("q", 0, lock=False)
-
-    def _start(self) -> None:
-        self._pipe, theirs = SPAWN.Pipe()
-        given = self.campaign.worker, self.campaign.settings, theirs, self._at
-        self._process = SPAWN.Process(target=serve, args=given)
-        self._process.start()
-        theirs.close()
-
-    def _tally(self) -> Tally | None:
-        """The worker's; None where it dies, or hangs in one case and is killed."""
-        case, since = self._at.value, time.monotonic()
-        while not self._pipe.poll(1.0):
-            now = self._at.value
-            if now != case:
-                case, since = now, time.monotonic()
-            elif time.monotonic() - since > HANGS:
-                self._process.kill()
-                break
-        try:
-            found: Tally = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            return None
-        return found
-
-    def run(self) -> None:
-        self._start()
-        try:
-            for chunk in self.campaign.chunks():
-                left = chunk
-                while len(left):
-                    self._pipe.send(left)
-                    tally = self._tally()
-                    if tally is not None:
-                        self.campaign.add(tally)
-                        break
-                    self._process.join()
-                    left = self._crashed(left)
-                    self._start()
-        finally:
-            self._pipe.close()
-            self._process.join()
-
-    def _crashed(self, numbers: range) -> range:
-        """Note the case that the worker died in; what is left behind it."""
-        at, code = self._at.value, self._process.exitcode or 0
-        at = at if at in numbers else numbers.start
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        name = f"it hung for {HANGS} s" if name == "SIGKILL" else name
-        label, text = self.campaign.name_of(at)
-        failure = Failure(at, label, "crash", f"the process died: {name}", text)
-        # The cases before it in the chunk are not counted: what they found is lost with it.
-        self.campaign.add(Tally(cases=1, failures=[failure]))
-        return range(at + 1, numbers.stop)
+            faulthandler.cancel_dump_traceback_later()
 
 
 class Campaign:
@@ -161,9 +101,39 @@ class Campaign:
             f"  repeat: {self.settings.command} --case {failure.number}"
         )
 
+    def _work(self) -> None:
+        """Feed one worker process, and start another one where it dies."""
+        at, process = SPAWN.Value("q", 0, lock=False), None
+        for left in self.chunks():
+            while left:
+                if process is None:
+                    pipe, theirs = SPAWN.Pipe()
+                    given = self.worker, self.settings, theirs, at
+                    process = SPAWN.Process(target=serve, args=given, daemon=True)
+                    process.start()
+                    theirs.close()
+                try:
+                    pipe.send(left)
+                    self.add(pipe.recv())
+                    break
+                except (EOFError, ConnectionError):
+                    process.join()
+                    left = self._crashed(left, at.value, process.exitcode or 0)
+                    process = None
+
+    def _crashed(self, numbers: range, at: int, code: int) -> range:
+        """Note the case that a worker died in; return what is left behind it."""
+        at = at if at in numbers else numbers.start
+        how = f"it hung for {HANGS} s" if code == 1 else f"the process died: exit code {code}"
+        how = f"the process died: {signal.Signals(-code).name}" if code < 0 else how
+        label, text = self.name_of(at)
+        # The cases before it in the chunk are not counted: what they found is lost with it.
+        self.add(Tally(cases=1, failures=[Failure(at, label, "crash", how, text)]))
+        return range(at + 1, numbers.stop)
+
     def run(self) -> None:
         begun = time.monotonic()
-        jobs = [_Job(self) for _ in range(self.jobs)]
+        jobs = [threading.Thread(target=self._work, daemon=True) for _ in range(self.jobs)]
         for job in jobs:
             job.start()
         for job in jobs:
@@ -180,18 +150,9 @@ class Campaign:
             f"{total.calls} calls, {total.replays} of them without the Python layer; "
             f"{total.refusals} cases had to be refused",
             f"{self.seconds:.0f} s, {total.cases / max(self.seconds, 1e-9):.0f} cases a second on "
-            f"{processor()}, {os.cpu_count()} cores, {_cpu.isa()}",
+            f"{config.config()['processor']}, {os.cpu_count()} cores, {_cpu.isa()}",
             f"{len(total.failures)} failures of {len(kinds)} kinds",
         ]
         return "\n".join(
             [*found, *(f"  {count:6d}  {kind}" for kind, count in kinds.most_common())]
         )
-
-
-def processor() -> str:
-    """Its name, where the system tells it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return "an unknown processor"
