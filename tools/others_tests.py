@@ -4,13 +4,12 @@
     python tools/others_tests.py numpy     # of nan-functions
     python tools/others_tests.py xarray    # of weighted reductions
     python tools/others_tests.py flox      # of grouped sums, means and variances: a minute
-    python tools/others_tests.py scipy     # of softmax, logsumexp and expit; and JAX's functions
+    python tools/others_tests.py scipy     # of softmax, logsumexp and expit
 
 Our functions stand in the place of the package's, under its signatures. flox's wheel has no tests:
-pip fetches the sources of the version that is installed. JAX ships none: its functions and their
-gradients are compared with ours in float64. What deviates, and why, stands in the lists of
-deviations, by a part of a test's name or of a failure's message: any other failure ends the program
-with an error.
+pip fetches the sources of the version that is installed. What deviates, and why, stands in the
+lists of deviations, by a part of a test's name or of a failure's message: any other failure ends
+the program with an error.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -274,7 +273,7 @@ def of_flox() -> int:
     return report(outcomes, {})
 
 
-# --- SciPy, and JAX's functions -------------------------------------------------------------------
+# --- SciPy ---------------------------------------------------------------------------------------
 
 _OF_SCIPY: dict[str, str] = {
     "got complex": "complex data are refused, in words",
@@ -283,8 +282,6 @@ _OF_SCIPY: dict[str, str] = {
     "no b of another shape": "a mask broadcasts to x's shape, x not to the mask's",
     "test_dtypes_ab": "b of another dtype, and negative",
     "got float128": "there are no kernels of long double",
-    "jax: gelu tanh": "JAX's own derivative cancels far below 0: of 1 + tanh",
-    "jax: log_softmax of a part": "backward has y alone: its sum has the dy of all elements",
 }
 
 
@@ -330,68 +327,10 @@ class Replaces(Outcomes):
                 setattr(item.module, name, ours)
 
 
-def of_jax(jax: Any) -> Iterator[tuple[str, Any, Any, dict[str, Any], dict[str, Any]]]:
-    """A name, ours, JAX's, and the options of each."""
-    for name in ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "silu", "mish", "softplus"):
-        yield name, fa.ops[name], getattr(jax.nn, name), {}, {}
-    for ours, theirs in (
-        ("sigmoid", jax.nn.sigmoid),
-        ("logsigmoid", jax.nn.log_sigmoid),
-        ("softsign", jax.nn.soft_sign),
-        ("tanh", jax.numpy.tanh),
-        ("hardtanh", jax.nn.hard_tanh),
-    ):
-        yield ours, fa.ops[ours], theirs, {}, {}
-    yield "gelu", fa.gelu, jax.nn.gelu, {}, {"approximate": False}
-    yield "gelu tanh", fa.gelu, jax.nn.gelu, {"approximate": "tanh"}, {"approximate": True}
-    for axis in (0, 1, (0, 1)):
-        for ours in ("softmax", "log_softmax", "logsumexp"):
-            yield f"{ours} {axis}", fa.ops[ours], getattr(jax.nn, ours), *[{"axis": axis}] * 2
-    yield "glu", fa.glu, jax.nn.glu, {}, {}
-    mask = np.arange(ROWS[0].size).reshape(ROWS[0].shape) % 3 > 0
-    for ours in ("softmax", "log_softmax", "logsumexp"):
-        given = ({"mask": mask}, {"where": mask, "axis": -1})
-        yield f"{ours} of a part", fa.ops[ours], getattr(jax.nn, ours), *given
-
-
-# Beside corners, not on them: there a derivative is a choice.
-_GRID = np.array([-800, -90, -20, -6.5, -3.01, -1.5, -0.3, -1e-9, 1e-9, 0.4, 1.01, 2, 5.9, 40, 720])
-ROWS = (
-    np.concatenate([_GRID, _GRID[:1] + 1]).reshape(2, 8),
-    np.random.default_rng(0).standard_normal((2, 8)),
-)
-#: JAX composes its functions of exponentials; ours are within 4 units of the last place.
-NEAR = {"rtol": 1e-13, "atol": 1e-15}
-
-
-def compare_with_jax(outcomes: Outcomes) -> None:
-    """Values and gradients of every pair; a failure's message is NumPy's."""
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    for name, ours, theirs, our_options, their_options in of_jax(jax):
-        for i, x in enumerate(ROWS):
-            expected, pull = jax.vjp(lambda a: theirs(a, **their_options), x)  # noqa: B023
-            dy = np.linspace(-1, 2, expected.size).reshape(expected.shape)
-            y, saved = ours.forward(x, **our_options)
-            left = {k: v for k, v in our_options.items() if k != "mask"}
-            dx = ours.backward(dy, *saved, **left)
-            dx = dx[0] if isinstance(dx, tuple) else dx
-            case = f"jax: {name}[{i}]"
-            try:
-                np.testing.assert_allclose(y, expected, err_msg="value", **NEAR)
-                np.testing.assert_allclose(dx, pull(dy)[0], err_msg="gradient", **NEAR)
-            except AssertionError as error:
-                outcomes.failed.append(f"{case}: {' '.join(str(error).split())}")
-            else:
-                outcomes.passed += 1
-
-
 def of_scipy() -> int:
     outcomes = Replaces()
     left_out = "not TestLogit and not wrap_radians"
     run(outcomes, *(f"scipy.special.tests.{name}" for name in _REPLACED), "-k", left_out)
-    compare_with_jax(outcomes)
     return report(outcomes, _OF_SCIPY)
 
 

@@ -23,8 +23,9 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-import capsules  # of the tests
+import capsules  # of the tests, as native_tables
 import ml_dtypes
+import native_tables
 import numpy as np
 import torch
 
@@ -34,7 +35,7 @@ from fastact.measure.cases import arrays_of_entry, example
 from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.quantized import Quantizes
 
-from . import calls, campaign, frameworks, native_calls
+from . import calls, campaign, frameworks
 from .campaign import Settings, Tally
 from .judge import Live, Wrong, digest, flat
 
@@ -556,10 +557,10 @@ class NativeCase:
     def __init__(self, settings: Settings, number: int) -> None:
         r = Random(f"native {settings.seed}/{number}")
         name = r.choice(sorted(_cpu.native_calls()))
-        self.right = native_calls.Maker(name, r).make()
+        self.right = native_tables.Maker(name, r).make()
         self.at = r.choice(list(self.right.arguments))
         # a flag may be any object, and an array that is not there no model
-        wrongs = list(native_calls.broken(self.right, self.at)) or [("as it is", None, None)]
+        wrongs = list(native_tables.broken(self.right, self.at)) or [("as it is", None, None)]
         self.label, self.object, self.block = r.choice(wrongs)
         if self.label == "as it is":
             self.object = self.right.arguments[self.at]
