@@ -202,28 +202,6 @@ def _by_size(rows: Sequence[Timed]) -> str:
     )
 
 
-def _slower(rows: Sequence[Timed]) -> list[str]:
-    """Where torch is faster, in words."""
-    slower = [
-        f"{' '.join(r.labels[:2])} ({r.ratios[TORCH]:.2f})" for r in rows if r.ratios[TORCH] < 1
-    ]
-    found = [_list_of(f"Slower than torch in {len(slower)} of {len(rows)} rows", slower)]
-    if compiled := [row for row in rows if COMPILED in row.seconds]:
-        best = [min(row.seconds[OURS], row.seconds[OURS_COMPILED]) for row in compiled]
-        slower = [
-            f"{' '.join(row.labels[:2])} ({row.seconds[COMPILED] / ours:.2f})"
-            for row, ours in zip(compiled, best, strict=True)
-            if row.seconds[COMPILED] < ours
-        ]
-        told = "Slower than torch.compile, where the faster of fastact's two counts, in"
-        found.append(_list_of(f"{told} {len(slower)} of {len(compiled)} rows", slower))
-    return found
-
-
-def _list_of(told: str, items: Sequence[str]) -> str:
-    return f"{told}: {', '.join(items)}." if items else f"{told}."
-
-
 def _table(
     measure: Callable[[argparse.Namespace], Iterator[Timed]], args: argparse.Namespace
 ) -> Iterator[str]:
@@ -241,7 +219,6 @@ def _table(
     if rows and all({*row.seconds} == {OURS, TORCH} and row.size for row in rows):
         yield _by_size(rows)
     elif rows:
-        yield from _slower(rows)
         yield table
 
 
