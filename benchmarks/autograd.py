@@ -3,16 +3,14 @@
     python -m benchmarks.autograd ops --markdown docs/results/torch.md
     python -m benchmarks.autograd compiled mish softmax --sizes 4096,1e6 --markdown …
     python -m benchmarks.autograd fusion --markdown …
-    python -m benchmarks.autograd ways --threads 1 --markdown …
     python -m benchmarks.autograd models --markdown …
     python -m benchmarks.autograd generate --markdown docs/results/transformers.md
     python -m benchmarks.autograd logits --markdown docs/results/transformers.md
 
 A row of `ops` is a call and its gradient, by every tensor that has one; the families give the cases
 (`workloads`). `compiled` has both compiled as well, by torch's inductor; `fusion` what inductor
-makes one kernel of, `ways` what a call costs by each way into torch; `generate` and `logits` need
-transformers. All take turns, and a ratio is the median over the ratios of the rounds, as in
-`cpu.py`.
+makes one kernel of; `generate` and `logits` need transformers. All take turns, and a ratio is the
+median over the ratios of the rounds, as in `cpu.py`.
 """
 
 from __future__ import annotations
@@ -133,15 +131,6 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[Timed]:
             yield _row(args, name, case, "float32", calls)
 
 
-def measure_ways(args: argparse.Namespace) -> Iterator[Timed]:
-    """Rows of one op that computes next to nothing, by each way into torch."""
-    open_torch(args.threads)
-    for case, calls in torch_calls.ways().items():
-        names = {"fa.relu(x)": OURS, "torch.relu(x)": TORCH}
-        given = {names.get(way, way): call for way, call in calls.items()}
-        yield _row(args, "relu", case, "float32", given)
-
-
 def _of_models(args: argparse.Namespace, known: Iterable[str]) -> Iterator[tuple[str, str, Any]]:
     """Names of models and dtypes that are asked for."""
     torch = open_torch(args.threads)
@@ -232,7 +221,6 @@ SECTIONS = {
     "ops": _TORCH(_OPS, measure_ops),
     "compiled": _TORCH(f"{_OPS}, compiled", partial(measure_ops, compiled=True)),
     "fusion": _TORCH("Blocks that inductor fuses, forward and backward", measure_fusion),
-    "ways": _TORCH("What a call costs by each way into torch", measure_ways),
     "models": _TORCH("Models", measure_models),
     "generate": _TRANSFORMERS(
         "Language models of transformers", measure_generation, "transformers"

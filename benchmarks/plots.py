@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ _CELL = (0.72, 0.26)  # inches
 _LETTER = 0.085  # inches that one letter of a label takes, about
 _MOST = 16.0  # times faster or slower from which on the colour stays the same
 _NARROWEST = 6.4  # inches that the title takes
-_LONGEST = 36  # lines of a column; more stand side by side
 _ABOVE = 3  # lines of a column's head
 
 
@@ -80,22 +78,7 @@ def _op_of(line: str) -> str:
     return line.partition("   ")[0]
 
 
-def cut(one: Map) -> list[Map]:
-    """Cut a map between ops, into parts of about one height, none much above _LONGEST lines."""
-    count, parts = len(one.lines), -(-len(one.lines) // _LONGEST)
-    pieces: list[list[int]] = [[] for _ in range(parts)]
-    for _, same in groupby(range(count), lambda i: _op_of(one.lines[i])):
-        block = list(same)
-        # An op goes into the part in which its middle lies.
-        pieces[(block[0] + block[-1] + 1) * parts // (2 * count)] += block
-    return [
-        Map([one.lines[i] for i in piece], one.columns, [one.cells[i] for i in piece])
-        for piece in pieces
-        if piece
-    ]
-
-
-def _draw_map(axes: Any, norm: Any, one: Map, height: int) -> Any:
+def _draw_map(axes: Any, norm: Any, one: Map) -> Any:
     """Draw cells with their numbers, and a line between ops of several lines."""
     numbers = [[float("nan") if cell is None else cell for cell in line] for line in one.cells]
     image = axes.imshow(numbers, norm=norm, cmap="RdBu", aspect="auto")
@@ -109,7 +92,6 @@ def _draw_map(axes: Any, norm: Any, one: Map, height: int) -> Any:
     for y, (name, before) in enumerate(zip(names[1:], names, strict=False)):
         if name != before and len(set(names)) < len(names):
             axes.axhline(y + 0.5, color="0.7", linewidth=0.8)
-    axes.set_ylim(height - 0.5, -0.5)  # lines of one height in all parts
     axes.set_yticks(range(len(one.lines)), one.lines, fontsize=9.5)
     axes.xaxis.tick_top()
     axes.set_xticks(range(len(one.columns)), one.columns, fontsize=7)
@@ -118,20 +100,20 @@ def _draw_map(axes: Any, norm: Any, one: Map, height: int) -> Any:
     return image
 
 
-def _picture_of_maps(title: str, parts: Sequence[Map], file: Path) -> Path:
+def _picture_of_map(title: str, one: Map, file: Path) -> Path:
     norm = require("matplotlib.colors", "--plot").LogNorm(1 / _MOST, _MOST, clip=True)
-    height = max(len(one.lines) for one in parts)
-    longest = max(len(line) for one in parts for line in one.lines)
-    wide = _CELL[0] * len(parts[0].columns) + _LETTER * longest + 0.4
-    figure, grid = figure_of(
-        ncols=len(parts),
-        figsize=(max(len(parts) * wide, _NARROWEST), _CELL[1] * (height + _ABOVE) + 1.6),
-    )
-    for axes, one in zip(grid.flat, parts, strict=True):
-        image = _draw_map(axes, norm, one, height)
+    wide = _CELL[0] * len(one.columns) + _LETTER * max(map(len, one.lines)) + 0.4
+    high = _CELL[1] * (len(one.lines) + _ABOVE)
+    figure, grid = figure_of(figsize=(max(wide, _NARROWEST), high + 1.6))
+    image = _draw_map(grid[0, 0], norm, one)
     ticks = {1 / _MOST: f"≤ 1/{_MOST:g}×", 1 / 4: "1/4×", 1: "1×", 4: "4×", _MOST: f"≥ {_MOST:g}×"}
-    thin = 0.35 / (_CELL[1] * (height + _ABOVE))
-    shape = {"location": "bottom", "fraction": thin, "aspect": 40, "pad": 0.01, "shrink": 0.8}
+    shape = {
+        "location": "bottom",
+        "fraction": 0.35 / high,
+        "aspect": 40,
+        "pad": 0.01,
+        "shrink": 0.8,
+    }
     key = figure.colorbar(image, ax=grid, ticks=[*ticks], **shape)
     key.ax.minorticks_off()
     key.ax.set_xticklabels(ticks.values(), fontsize=9)
@@ -162,7 +144,7 @@ def plot_maps(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
         name = f"{file.stem}_{family}" + (f"_{dtype}" if several else "") + file.suffix
         by = ", by number of elements" if family == "activations" else ", by shape"
         title = f"Speed-up by fastact on {on(rows, cpu)}\n{family}{by}, {dtype}"
-        written.append(_picture_of_maps(title, cut(one), file.with_name(name)))
+        written.append(_picture_of_map(title, one, file.with_name(name)))
     return written
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt, prod
 
+from fastact.ops.engine import axes
+
 Shape = tuple[int, ...]
 Axis = tuple[int, ...] | None
 
@@ -179,23 +181,11 @@ def hidden(size: int) -> Shape:
     return max(size // columns, 1), columns
 
 
-_ALL = (
-    *REDUCED,
-    *BIASED,
-    *WEIGHTS,
-    *NORMED_ROWS,
-    *NORMED_IMAGES,
-    *BATCHED,
-    *MIDDLE,
-    *SOFTMAX_ROWS,
-    *CLASSES,
-    *STATES,
-)
-
-
 def names() -> list[str]:
     """The names of all of them, once each."""
-    return list(dict.fromkeys(layout.name for layout in _ALL))
+    tables = (REDUCED, BIASED, WEIGHTS, NORMED_ROWS, NORMED_IMAGES, BATCHED, MIDDLE, SOFTMAX_ROWS)
+    every = (layout for table in (*tables, CLASSES, STATES) for layout in table)
+    return list(dict.fromkeys(layout.name for layout in every))
 
 
 def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
@@ -216,16 +206,7 @@ def others(shape: Shape, channel: int) -> tuple[int, ...]:
     >>> others((32, 64, 56, 56), 1), others((8192, 4096), -1)
     ((0, 2, 3), (0,))
     """
-    return tuple(axis for axis in range(len(shape)) if axis != channel % len(shape))
-
-
-def kept(shape: Shape, axis: Axis) -> Shape:
-    """The shape of a sum over `axis`.
-
-    >>> kept((2, 3, 5), (0, 2)), kept((2, 3), None)
-    ((3,), ())
-    """
-    return tuple(n for i, n in enumerate(shape) if axis is not None and i not in axis)
+    return axes.others((channel % len(shape),), len(shape))
 
 
 def broadcast_from(shape: Shape, axis: Axis) -> Shape:

@@ -1,12 +1,8 @@
-"""Calls in torch beside single ops: blocks that inductor makes one kernel of, and ways to an op.
-
-What `autograd.py` measures of them; each is a call and its gradient.
-"""
+"""Blocks of operations that inductor makes one kernel of: each is a call and its gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +16,6 @@ from fastact.ops.engine.op import arrays_of
 Call = Callable[[], Any]
 
 WIDTH = 768
-_FEW = (64, 4096)  # elements of what shows the cost of a call
-
-
-# --- blocks: as fastact's ops have them, and as a chain of torch's --------------------------------
 
 
 def _of_torch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -78,79 +70,3 @@ def gradients(
         return torch.autograd.grad(results, leaves, incoming)
 
     return run
-
-
-# --- ways into torch ------------------------------------------------------------------------------
-
-
-class _Function(torch.autograd.Function):
-    """As torch's documentation has it."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return fa.relu(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return fa.relu.backward(*gradients, *ctx.saved_tensors)
-
-
-class _Nothing(torch.autograd.Function):
-    """The least that a node of Python costs: it computes nothing and saves nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0]
-
-
-@cache
-def _custom_op() -> Any:
-    """`torch.library.custom_op` with `register_autograd`."""
-    library: Any = torch.library
-
-    def relu(x: Tensor) -> Tensor:
-        return fa.relu(x)
-
-    def relu_backward(dy: Tensor, x: Tensor) -> Tensor:
-        return fa.relu.backward(dy, x)
-
-    forward = library.custom_op("fastact_bench::relu", relu, mutates_args=())
-    backward = library.custom_op("fastact_bench::relu_backward", relu_backward, mutates_args=())
-    forward.register_autograd(
-        lambda ctx, dy: backward(dy, *ctx.saved_tensors),
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-    )
-    return forward
-
-
-def ways() -> dict[str, Mapping[str, Call]]:
-    """Calls by their ways, plain and with their gradient."""
-    operator, custom, function = torch.ops.fastact, _custom_op(), _Function.apply
-    fa.relu(torch.empty(1, device="meta"))  # which registers the operators
-    found: dict[str, Callable[[Tensor], Tensor]] = {
-        "fa.relu(x)": fa.relu,
-        "torch.relu(x)": torch.relu,
-        "autograd.Function of nothing": _Nothing.apply,
-        "autograd.Function": function,
-        "torch.ops.fastact.relu(x)": operator.relu,
-        "torch.library.custom_op": custom,
-    }
-    cases: dict[str, Mapping[str, Call]] = {}
-    for size in _FEW:
-        x, leaf = torch.randn(size), torch.randn(size, requires_grad=True)
-        plain = {name: partial(call, x) for name, call in found.items()}
-        recorded = {name: partial(_gradient, call, leaf) for name, call in found.items()}
-        cases |= {f"{size:,}, plain": plain, f"{size:,}, forward and backward": recorded}
-    return cases
-
-
-def _gradient(call: Callable[[Tensor], Tensor], x: Tensor) -> Any:
-    return torch.autograd.grad(call(x), x, x)

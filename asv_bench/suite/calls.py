@@ -21,10 +21,10 @@ from benchmarks.pages import growth
 from benchmarks.workloads import FAMILIES
 from benchmarks.workloads.work import ITEM, Case, InMemory, Work
 
+from fastact import _cpu
 from fastact.bench.turns import medians, take_turns
-from fastact.check import reference
-from fastact.check.expected.common import ulp
-from fastact.check.ulp import dense_float32
+from fastact.check.activations import Subject, ours, sweep
+from fastact.check.ulp import dense_float32, in_batches
 from fastact.measure.peers import COPY, OURS, dtype_named
 
 # The cost of a call; in the cache of one core; in the shared cache; in memory.
@@ -111,16 +111,7 @@ class Accuracy:
     unit = "ULP"
 
     def track_worst_ulp(self, name: str, direction: str) -> float:
-        op, every = fa.ops[name], dense_float32()
-        x = every[np.isfinite(every)]
-        if direction == "forward":
-            exact, result, allowed = reference.forward(name, x.astype(np.float64)), op(x), 0.0
-        else:  # some ops save y, and their slopes are a function of that
-            _, (saved,) = op.forward(x)
-            result = op.backward(np.ones_like(x), saved)
-            exact = reference.derivative_by_saved(name, saved.astype(np.float64))
-            allowed = op.bounds.derivative_abs
-        error = np.abs(result - exact)
-        unit = np.asarray(ulp(exact, np.dtype(np.float32)))
-        is_counted = (error > allowed) & np.isfinite(exact)
-        return round(float(np.max(error / unit, where=is_counted, initial=0.0)), 3)
+        subject = Subject(name, fa.ops[name], {})
+        found = sweep(subject, [ours(subject, _cpu.isa())], in_batches(dense_float32()))
+        (tally,) = found["forward" if direction == "forward" else "derivative"]
+        return round(tally.counted, 3)

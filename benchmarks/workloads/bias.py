@@ -65,7 +65,7 @@ def _sum(asked: Asked, layout: Layout, axis: shapes.Axis) -> Case:
         axis=axis,
         channel=channel,
         sums=True,
-        small=prod(shapes.kept(shape, axis)) * ITEM[asked.dtype],
+        small=prod(shape) // shapes.shared(shape, axis) * ITEM[asked.dtype],
     )
 
 

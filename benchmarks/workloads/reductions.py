@@ -58,7 +58,7 @@ def _case(asked: Asked, shape: Shape, axis: Axis = None, variant: str = "") -> C
         axis=axis,
         variant=variant,
         sums=forward,
-        small=len(op.results) * prod(shapes.kept(shape, axis)) * ITEM[into],
+        small=len(op.results) * (prod(shape) // shapes.shared(shape, axis)) * ITEM[into],
     )
 
 

@@ -25,12 +25,6 @@ def test_a_page(tmp_path, capsys):
     assert all(cell.strip(" |") for cell in rows["mish"])
 
 
-def test_what_a_call_costs(tmp_path):
-    page = tmp_path / "torch.md"
-    autograd.run(["ways", *OPTIONS, "--markdown", str(page)])
-    assert page.read_text().count("| relu | 64, ") == 2
-
-
 @pytest.mark.parametrize("name", torch_calls.BLOCKS)
 def test_blocks_compute_the_same(name):
     ours, theirs, whole = torch_calls.BLOCKS[name]

@@ -83,7 +83,7 @@ def derivative(op: Any, saved: NDArray[Any], **parameters: Any) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class _Subject:
+class Subject:
     """One formula of an op: the op and the parameter that chooses it."""
 
     name: str
@@ -99,7 +99,7 @@ class _Subject:
         return lambda x: function(self.op.name, x, **self.chosen)
 
 
-def _ours(subject: _Subject, isa: str) -> Contender:
+def ours(subject: Subject, isa: str) -> Contender:
     ones = np.ones(ulp.BATCH, dtype=np.float32)
     op, chosen = subject.op, subject.chosen
 
@@ -113,7 +113,7 @@ def _ours(subject: _Subject, isa: str) -> Contender:
     return Contender(isa, run)
 
 
-def _numpy(subject: _Subject) -> Contender:
+def _numpy(subject: Subject) -> Contender:
     """The textbook's formulas, as NumPy evaluates them for float32."""
     by_saved = formulas.DERIVATIVE | formulas.DERIVATIVE_BY_VALUE
     of = {"forward": formulas.FORWARD, "derivative": by_saved}
@@ -125,7 +125,7 @@ def _numpy(subject: _Subject) -> Contender:
     return Contender("numpy", run)
 
 
-def _torch(subject: _Subject) -> Contender:
+def _torch(subject: Subject) -> Contender:
     torch = open_torch(get_num_threads())
     function = partial(function_named(torch.nn.functional, subject.op.name), **subject.chosen)
 
@@ -150,10 +150,10 @@ _PEERS = {"numpy": _numpy, "torch": _torch}
 
 
 def _contenders(
-    subject: _Subject, isas: Sequence[str], peers: Sequence[str], report: Report
+    subject: Subject, isas: Sequence[str], peers: Sequence[str], report: Report
 ) -> list[Contender]:
     """Instruction sets of ours, and the peers that have such an op."""
-    found = [_ours(subject, isa) for isa in isas]
+    found = [ours(subject, isa) for isa in isas]
     for peer in peers:
         try:
             found.append(_PEERS[peer](subject))
@@ -172,8 +172,8 @@ def _allowed(op: Any) -> dict[str, float]:
     return {direction: op.bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
 
 
-def _sweep(
-    subject: _Subject,
+def sweep(
+    subject: Subject,
     contenders: Sequence[Contender],
     batches: Iterable[Float32s],
     advance: Callable[[int], None] = lambda steps: None,
@@ -208,9 +208,9 @@ def curves(op: Any, isas: Sequence[str], peers: Sequence[str]) -> list[Curve]:
     ]
     limits, found = _limits(op), []
     for name, chosen in op.variants.items():
-        subject = _Subject(name, op, chosen)
+        subject = Subject(name, op, chosen)
         contenders = _contenders(subject, isas, peers, Report(quiet=True))
-        tallies = [_sweep(subject, contenders, [batch]) for batch in batches]
+        tallies = [sweep(subject, contenders, [batch]) for batch in batches]
         for direction in DIRECTIONS:
             errors = {
                 contender.label: [tally[direction][i].counted for tally in tallies]
@@ -220,7 +220,7 @@ def curves(op: Any, isas: Sequence[str], peers: Sequence[str]) -> list[Curve]:
     return found
 
 
-def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
+def _check_float32(subject: Subject, options: Options, report: Report) -> None:
     """Forward and derivative on many or all float32 inputs."""
     contenders = _contenders(subject, options.isas, options.peers, report)
     if options.exhaustive:
@@ -232,7 +232,7 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
     limits, allowed = _limits(subject.op), _allowed(subject.op)
     started = time.perf_counter()
     with Progress(f"{subject.name}, {total} float32 inputs", total) as progress:
-        totals = _sweep(subject, contenders, batches, progress.advance)
+        totals = sweep(subject, contenders, batches, progress.advance)
     seconds = time.perf_counter() - started
     report.say(
         f"  float32: {total} inputs in {seconds:.1f} s; bounds: forward {limits['forward']:g} ULP, "
@@ -249,7 +249,7 @@ def _check_float32(subject: _Subject, options: Options, report: Report) -> None:
             )
 
 
-def _check_16_bit(subject: _Subject, options: Options, report: Report) -> None:
+def _check_16_bit(subject: Subject, options: Options, report: Report) -> None:
     """Every 16-bit input gives the float32 result, rounded once."""
     every = np.arange(1 << 16, dtype=np.uint16)
     for dtype in (dtype for dtype in dtypes(report) if dtype.itemsize == 2):
@@ -286,7 +286,7 @@ def _float64_sample(points: int) -> Float64s:
     return np.concatenate([half, -half, wide, near])
 
 
-def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
+def _check_float64(subject: Subject, options: Options, report: Report) -> None:
     """A sample of float64 inputs against arbitrary precision."""
     try:
         importlib.import_module("mpmath")
@@ -313,7 +313,7 @@ def _check_float64(subject: _Subject, options: Options, report: Report) -> None:
             _add(report, (subject.name, direction, "float64", isa), tally, limit)
 
 
-def _check_specials(subject: _Subject, options: Options, report: Report) -> None:
+def _check_specials(subject: Subject, options: Options, report: Report) -> None:
     """Zeros with their sign, infinities and NaN where the oracle has them at special inputs."""
     x = np.array(_SPECIALS)
     with np.errstate(all="ignore"):
@@ -341,7 +341,7 @@ def _check_specials(subject: _Subject, options: Options, report: Report) -> None
 
 def _check(op: Any, options: Options, report: Report) -> None:
     for name, chosen in op.variants.items():
-        subject = _Subject(name, op, chosen)
+        subject = Subject(name, op, chosen)
         if chosen:
             report.say(name)
         _check_float32(subject, options, report)
