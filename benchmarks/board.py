@@ -35,22 +35,12 @@ def run(
 ) -> Results:
     """Measure ops, print a table for each, and return the results.
 
-    Parameters
-    ----------
-    board : Cpu or Gpus
-        Where to measure: `facts`, what numbers need beside them; `absent`, peers that were asked
-        for and are not installed, and why; `tables`, the cases with their numbers of threads, one
-        list a table; `peers`, who takes part in a case; `measure`, a row or None, and the peers
-        that could not take part, with the reasons.
-    report : Report
-        How to show what is measured.
-    chosen : sequence of ops
-        What to measure; one that has no case, or none that was asked for, is named and passed over.
-    options : Options
-        How to measure.
-    json_file, markdown_file : Path, optional
-        Files for rows and facts, and for the page of them, written after each table, so that what
-        has been measured survives whatever comes.
+    board : has `facts`, what numbers need beside them; `absent`, peers that were asked for and are
+    not installed, and why; `tables`, the cases with their numbers of threads, one list a table;
+    `peers`, who takes part in a case; `measure`, a row or None, and the peers that could not take
+    part, with the reasons. chosen : an op that has no case, or none that was asked for, is named
+    and passed over. json_file, markdown_file : for rows and facts, and for the page of them,
+    written after each table, so that what has been measured survives whatever comes.
     """
     results = start(json_file, board.facts(), options.goes_on)
     results.absent = board.absent

@@ -48,14 +48,7 @@ def open_gpu() -> Gpu:
 
 
 class Gpu:
-    """One GPU.
-
-    Attributes
-    ----------
-    torch : module
-    l2 : int
-        Bytes of its second-level cache.
-    """
+    """One GPU. l2 : bytes of its second-level cache."""
 
     def __init__(self, torch: Any, index: int) -> None:
         self.torch = torch

@@ -124,17 +124,7 @@ def _picture_of_map(title: str, one: Map, file: Path) -> Path:
 def plot_maps(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of many ops: one picture for each family, and each dtype if there are several.
 
-    Parameters
-    ----------
-    rows, cpu
-        As `fastact.bench.plot.plot` takes them.
-    file : Path
-        The pictures are named after it: plot.png makes plot_norms.png, plot_gates.png …
-
-    Returns
-    -------
-    list of Path
-        The pictures.
+    file : the pictures are named after it: plot.png makes plot_norms.png, plot_gates.png …
     """
     several = len({row.dtype for row in rows}) > 1
     written = []
@@ -193,17 +183,7 @@ def _roof(axes: Any, colours: Any, family: str, rows: Sequence[GpuRow]) -> None:
 def plot_roofs(results: Results, file: Path) -> list[Path]:
     """Draw bytes a second over how many elements belong together, for every op.
 
-    Parameters
-    ----------
-    results : Results
-        What `cuda.bench` or `results.read` returned.
-    file : Path
-        Where to write the picture; of several dtypes plot.png makes plot_float32.png and so on.
-
-    Returns
-    -------
-    list of Path
-        The pictures.
+    file : the picture; of several dtypes plot.png makes plot_float32.png and so on.
     """
     pyplot = require("matplotlib.pyplot", "--plot")
     by_dtype, written = _parts(results.rows, lambda row: row.dtype), []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fastact.bench.turns import CpuRow
@@ -75,12 +76,10 @@ def worst(of: Sequence[Cell], count: int = _WORST) -> list[Cell]:
     for cell in of:
         if cell.peer not in PARTIAL:
             known = strongest.get(cell.row.key)
-            strongest[cell.row.key] = cell if known is None else min(known, cell, key=_ratio)
-    return sorted(strongest.values(), key=_ratio)[:count]
-
-
-def _ratio(cell: Cell) -> float:
-    return cell.ratio
+            strongest[cell.row.key] = (
+                cell if known is None else min(known, cell, key=attrgetter("ratio"))
+            )
+    return sorted(strongest.values(), key=attrgetter("ratio"))[:count]
 
 
 def _lines(of: Sequence[Cell]) -> str:
@@ -153,7 +152,7 @@ def scoreboard(facts: Mapping[str, Any], rows: Sequence[CpuRow], left: int = 0) 
         _lines(worst(found)),
     ]
     if MKL in peers:
-        furthest = sorted((cell for cell in found if cell.peer == MKL), key=_ratio)[:5]
+        furthest = sorted((cell for cell in found if cell.peer == MKL), key=attrgetter("ratio"))[:5]
         parts += ["Furthest behind MKL's function alone:", _lines(furthest)]
     return "\n\n".join(parts) + "\n"
 

@@ -102,13 +102,7 @@ def _prepared(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _eps(case: Case) -> float:
     """By which a variance is kept from 0; of an op that has no variance, batch_norm's."""
-    eps: float = case.op.entry_points["call"].defaults.get("eps", 1e-5)
-    return eps
-
-
-def _momentum(case: Case) -> float:
-    momentum: float = case.op.entry_points["call"].defaults["momentum"]
-    return momentum
+    return default(case.op, "eps") or 1e-5
 
 
 def _lengths(f: Any, eps: float, x: Any, weight: Any = None) -> Any:
@@ -174,7 +168,7 @@ def _by(m: Library, case: Case) -> Callable[..., Any]:
     if not isinstance(m, Torch):
         return _chain(case, m.module, activation)
     function = unless_missing(_TORCH.get(_peer(case.op)), _peer(case.op))
-    momentum = {"momentum": _momentum(case)} if _peer(case.op) == "batch_norm" else {}
+    momentum = {"momentum": default(case.op, "momentum")} if _peer(case.op) == "batch_norm" else {}
     norm = partial(function, m.functional, _eps(case), **momentum)
     dropout, p = m.functional.dropout, _DROPPING["p"] if traits(case.op).drops else 0.0
 
@@ -307,10 +301,13 @@ def _chain(case: Case, m: Any, activation: Callable[[Any], Any] | None) -> Calla
         z = z + a.bias if a.bias is not None else z
         moved = ()
         if a.running_mean is not None:
-            count, kept = rows.size / var.size, 1 - _momentum(case)
+            count, kept = rows.size / var.size, 1 - default(case.op, "momentum")
             now = (mean, count / (count - 1) * var)
             before = (a.running_mean, a.running_var)
-            moved = tuple(kept * b + _momentum(case) * n for b, n in zip(before, now, strict=True))
+            moved = tuple(
+                kept * b + default(case.op, "momentum") * n
+                for b, n in zip(before, now, strict=True)
+            )
         y = _activated(activation, z, gate)
         return y, *(() if residual is None else (total,)), *moved
 

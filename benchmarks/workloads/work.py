@@ -41,30 +41,17 @@ Sizes = Sequence[int] | None
 class Options:
     """What to measure, on the CPU or on a GPU.
 
-    Attributes
-    ----------
-    sizes : tuple of int, optional
-        Elements of an array, on the CPU for ops without axes; None for the sizes of each family.
-    dtypes, directions : tuple of str
-        Types of the arrays; "forward", "backward" or both.
-    peers : tuple of str
-        Other libraries; those that are not installed are named and left out.
-    threads : tuple of int
-        On the CPU, for everybody; one run after the other.
-    shapes : tuple of str
-        On the CPU, names of shapes for ops with axes; all of them if it is empty.
-    seconds : float
-        Time to spend on a row, about.
-    small : bool
-        Measure the first call, and calls of tensors, beside the others.
-    stop_after : float
-        Seconds after which no row is started; the rest is left for a run that goes on.
-    goes_on : bool
-        Measure only what the file of numbers lacks.
-    compiled : tuple of str
-        On a GPU, dtypes for which torch.compile takes part, where it is a peer.
-    telling_first : bool
-        On a GPU, in the order of what one learns by it, not table by table.
+    sizes : elements of an array, on the CPU for ops without axes; None for those of each family.
+    dtypes, directions : types of the arrays; "forward", "backward" or both.
+    peers : other libraries; those that are not installed are named and left out.
+    threads : on the CPU, for everybody; one run after the other.
+    shapes : on the CPU, names of shapes for ops with axes; all of them if it is empty.
+    seconds : to spend on a row, about.
+    small : whether to measure the first call, and calls of tensors, beside the others.
+    stop_after : seconds after which no row is started; the rest is left for a run that goes on.
+    goes_on : whether to measure only what the file of numbers lacks.
+    compiled : on a GPU, dtypes for which torch.compile takes part, where it is a peer.
+    telling_first : on a GPU, in the order of what one learns by it, not table by table.
     """
 
     sizes: Sizes
