@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastact.terminal import Progress, say
 
@@ -13,21 +13,8 @@ from .results import Results, start, tables_of, write_whole
 from .workloads.work import Case, Options
 
 
-class Report(NamedTuple):
-    """How results are shown.
-
-    show : prints a table, and `end` what stands behind all of them.
-    page : gives all of it as Markdown.
-    """
-
-    show: Callable[[Sequence[Any]], None]
-    end: Callable[[Results], None]
-    page: Callable[[Results], str]
-
-
 def run(
     board: Any,
-    report: Report,
     chosen: Sequence[Any],
     options: Options,
     json_file: Path | None = None,
@@ -38,9 +25,10 @@ def run(
     board : has `facts`, what numbers need beside them; `absent`, peers that were asked for and are
     not installed, and why; `tables`, the cases with their numbers of threads, one list a table;
     `peers`, who takes part in a case; `measure`, a row or None, and the peers that could not take
-    part, with the reasons. chosen : an op that has no case, or none that was asked for, is named
-    and passed over. json_file, markdown_file : for rows and facts, and for the page of them,
-    written after each table, so that what has been measured survives whatever comes.
+    part, with the reasons; `show`, which prints a table, `end`, which prints what stands behind all
+    of them, and `page`, all of it as Markdown. chosen : an op that has no case, or none that was
+    asked for, is named and passed over. json_file, markdown_file : for rows and facts, and for the
+    page of them, written after each table, so that what has been measured survives whatever comes.
     """
     results = start(json_file, board.facts(), options.goes_on)
     results.absent = board.absent
@@ -57,7 +45,7 @@ def run(
         if json_file is not None:
             results.write(json_file)
         if markdown_file is not None and (results.rows or results.failures):
-            write_whole(markdown_file, report.page(results))
+            write_whole(markdown_file, board.page(results))
 
     tables = [
         [(*todo, left) for todo in part if (left := lacking(*todo)) is not None]
@@ -81,23 +69,23 @@ def run(
                 rows += [] if row is None else [results.add(row)]
                 progress.advance(1)
             if rows:
-                report.show(rows)
+                board.show(rows)
                 said = left_out_lines(reasons)
                 say(*said, end="\n" if said else "")
                 write()
             if late:
                 break
     write()
-    report.end(results)
+    board.end(results)
     return results
 
 
-def show_again(report: Report, results: Results) -> None:
+def show_again(board: Any, results: Results) -> None:
     """Print all that was printed when it was measured."""
     for part in tables_of(results.rows):
-        report.show(part)
+        board.show(part)
         say(*left_out_lines(getattr(row, "left_out", {}) for row in part), end="")
-    report.end(results)
+    board.end(results)
 
 
 def tables(

@@ -50,11 +50,12 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.results is not None and args.source is None:
         _into_results(args, parser)
     device: Any = cuda if on_gpu else cpu
+    shown: Any = cuda.Gpus if on_gpu else cpu.Cpu
     if args.source is not None:
         found = _read(args, parser)
-        board.show_again(device.REPORT, found)
+        board.show_again(shown, found)
         if args.markdown is not None and found.rows:
-            args.markdown.write_text(device.REPORT.page(found), encoding="utf-8")
+            args.markdown.write_text(shown.page(found), encoding="utf-8")
     else:
         options = _options(args, parser)
         try:

@@ -46,7 +46,7 @@ from fastact.ops.engine.op import ops
 from fastact.runtime.threads import num_threads
 from fastact.terminal import paragraph, say, table
 
-from .board import Report, run, say_left, tables
+from .board import run, say_left, tables
 from .onnx import by_onnx
 from .report import legend, markdown
 from .results import Results, machine
@@ -200,23 +200,27 @@ class Cpu:
         """Return a row, and the peers that could not take part, with the reasons."""
         return measure(case, left, self._options.seconds, threads, self._options.small)
 
+    @staticmethod
+    def show(rows: Sequence[CpuRow]) -> None:
+        """Print a table."""
+        print_tables(rows, FAMILIES[ops[rows[0].op].family].heading, (*PEERS, *ON_REQUEST))
 
-def _show(rows: Sequence[CpuRow]) -> None:
-    print_tables(rows, FAMILIES[ops[rows[0].op].family].heading, (*PEERS, *ON_REQUEST))
+    @staticmethod
+    def end(results: Results) -> None:
+        """Print the legend."""
+        if results.rows:
+            say("", paragraph(legend(results.rows)))
+        say_left(results)
 
-
-def _end(results: Results) -> None:
-    if results.rows:
-        say("", paragraph(legend(results.rows)))
-    say_left(results)
-
-
-REPORT = Report(_show, _end, lambda found: markdown(found.rows, found.facts["processor"]))
+    @staticmethod
+    def page(results: Results) -> str:
+        """Return all of it as Markdown."""
+        return markdown(results.rows, results.facts["processor"])
 
 
 def bench(chosen: Sequence[Any], options: Options, *files: Path | None) -> Results:
     """Measure ops on the CPU, as `board.run` says."""
-    return run(Cpu(options), REPORT, chosen, options, *files)
+    return run(Cpu(options), chosen, options, *files)
 
 
 def listing(

@@ -26,7 +26,7 @@ from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORC
 from fastact.ops.engine.op import arrays_of
 from fastact.terminal import say
 
-from .board import Report, run, tables
+from .board import run, tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE
@@ -295,6 +295,8 @@ def _absent(peers: Sequence[str]) -> dict[str, str]:
 class Gpus:
     """The board of a GPU."""
 
+    show, end, page = staticmethod(print_rows), staticmethod(print_end), staticmethod(markdown)
+
     def __init__(self, options: Options, device: Gpu | None = None) -> None:
         self._options, self._device = options, device or open_gpu()
         self.absent = _absent(options.peers)
@@ -342,14 +344,11 @@ class Gpus:
         return row, row.left_out
 
 
-REPORT = Report(print_rows, print_end, markdown)
-
-
 def bench(
     chosen: Sequence[Any], options: Options, *files: Path | None, device: Gpu | None = None
 ) -> Results:
     """Measure ops on a GPU, by default the current one, as `board.run` says."""
-    return run(Gpus(options, device), REPORT, chosen, options, *files)
+    return run(Gpus(options, device), chosen, options, *files)
 
 
 def tiny(op: Any, direction: str, dtype: str) -> Case:

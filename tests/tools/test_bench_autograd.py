@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from benchmarks import autograd, models, torch_calls
+from benchmarks import autograd, models
 
 from fastact.measure.peers import OURS, TORCH
 
@@ -25,9 +25,9 @@ def test_a_page(tmp_path, capsys):
     assert all(cell.strip(" |") for cell in rows["mish"])
 
 
-@pytest.mark.parametrize("name", torch_calls.BLOCKS)
+@pytest.mark.parametrize("name", autograd.BLOCKS)
 def test_blocks_compute_the_same(name):
-    ours, theirs, whole = torch_calls.BLOCKS[name]
+    ours, theirs, whole = autograd.BLOCKS[name]
     shapes = [(3, 768), *((3, 768) if n in whole else (768,) for n in "ab")]
     inputs = [torch.randn(shape) for shape in shapes]
     torch.testing.assert_close(ours(*inputs), theirs(*inputs), atol=2e-5, rtol=1e-4)
