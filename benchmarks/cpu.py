@@ -27,6 +27,7 @@ from fastact.measure.peers import (
     FIRST_OF_TORCH,
     FRESH,
     JAX,
+    MKL,
     NUMPY,
     ON_REQUEST,
     ONNX,
@@ -35,7 +36,6 @@ from fastact.measure.peers import (
     PEERS,
     TORCH,
     Call,
-    LeftOut,
     as_tensor,
     flat,
     open_jax,
@@ -46,6 +46,7 @@ from fastact.ops.engine.op import ops
 from fastact.runtime.threads import num_threads
 from fastact.terminal import paragraph, say, table
 
+from . import mkl
 from .board import run, say_left, tables
 from .onnx import by_onnx
 from .report import legend, markdown
@@ -117,12 +118,9 @@ def _ask_peers(
     peers: Sequence[str], work: Work, threads: int
 ) -> tuple[dict[str, tuple[Call, float]], dict[str, str]]:
     """Ask every peer for its call and time a first one; collect the reasons of those that can't."""
-    makers = {**_MAKERS, **work.family.others}
 
     def tried(peer: str) -> tuple[Call, float]:
-        if peer not in makers:
-            raise LeftOut(f"not measured for {work.op.family}")
-        call = makers[peer](work, threads)
+        call = _MAKERS[peer](work, threads)
         with np.errstate(all="ignore"):
             if peer == COMPILED:  # by its first call
                 call()
@@ -148,6 +146,7 @@ _MAKERS: dict[str, Callable[[Work, int], Call]] = {
     NUMPY: by_numpy,
     JAX: _jax,
     ONNX: by_onnx,
+    MKL: mkl.call,
 }
 
 

@@ -29,7 +29,7 @@ from fastact.terminal import say
 from .board import run, tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_end, print_rows
-from .liger import PACKAGE
+from .liger import PACKAGE, by_liger
 from .results import GpuRow, Latency, Results, facts_of
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Case, Options, Work, torch_binder
@@ -86,8 +86,7 @@ def bound(
         if peer in (TORCH, COMPILED):
             bind = torch_binder(torch, case, family, compiles=peer == COMPILED)
         else:
-            of = family.others_on_gpu.get(peer)
-            function = None if of is None else of(case)
+            function = by_liger(case)
             if function is None:
                 return None
             bind = partial(by_torch, torch, function, constant=family.constant)

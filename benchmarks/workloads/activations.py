@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastact.measure.peers import MKL
-
-from .. import mkl, onnx
+from .. import onnx
 from .libraries import Library
 from .work import BYTES, Asked, Case, Family, Gradient
 
@@ -39,6 +37,5 @@ ACTIVATIONS = Family(
     _by,
     _gradient,
     onnx=_onnx,
-    others={MKL: mkl.call},
     heading="elements",
 )

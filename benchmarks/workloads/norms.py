@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from fastact.measure.norm_rows import default, traits
-from fastact.measure.peers import LIGER, LeftOut
+from fastact.measure.peers import LeftOut
 from fastact.ops.engine.fused import IDENTITY
 
 from .. import onnx, shapes
-from ..liger import by_liger
 from ..shapes import Shape
 from .libraries import Library, Torch, unless_missing
 from .work import Arrays, Asked, Case, Family, Gradient
@@ -354,7 +353,6 @@ NORMS = Family(
     prepared=_prepared,
     constant=frozenset(_STATISTICS),
     onnx=_onnx,
-    others_on_gpu={LIGER: by_liger},
     note="""\
 Norms are held against a copy of what they read and write: of rows, groups and instances once each;
 batch_norm in training reads everything twice, for its statistics are over the whole batch.""",

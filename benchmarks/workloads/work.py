@@ -237,9 +237,6 @@ class Family:
     constant : names of inputs that autograd does not differentiate by.
     onnx : the nodes of ONNX that do a case, in the words of its parser: of the inputs by their
         names, to y.
-    others : further peers on the CPU, each from our work and the number of threads.
-    others_on_gpu : further peers there, from a case a function as `torch` has it, or None where a
-        peer has none.
     heading : of the column that tells the cases apart.
     note : what the legend has to say of this family.
     """
@@ -251,10 +248,6 @@ class Family:
     prepared: Callable[[Case, dict[str, Any]], dict[str, Any]] = _as_they_are
     constant: frozenset[str] = frozenset()
     onnx: Callable[[Case], str] | None = None
-    others: Mapping[str, Callable[[Work, int], Call]] = field(default_factory=dict)
-    others_on_gpu: Mapping[str, Callable[[Case], Callable[..., Any] | None]] = field(
-        default_factory=dict
-    )
     heading: str = "shape"
     note: str = ""
 
