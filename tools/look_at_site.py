@@ -32,16 +32,9 @@ if TYPE_CHECKING:
 SIZES = {"wide": (1400, 1000), "narrow": (400, 800)}
 THEMES = ("light", "dark")
 SHOWN = (
-    *(
-        "index",
-        "start",
-        "start/torch",
-        "ops/index",
-        "ops/generated/mish",
-        "ops/generated/layer_norm",
-    ),
-    *("gallery/index", "gallery/plot_mish_training", "promises", "how_it_works", "moments"),
-    *("results/index", "results/history", "project/stability"),
+    *("index", "start", "start/torch", "ops/index", "ops/generated/mish"),
+    *("ops/generated/layer_norm", "gallery/index", "gallery/plot_mish_training", "promises"),
+    *("how_it_works", "moments", "results/index", "results/history", "project/stability"),
 )
 #: Pixels by which something may stick out: borders of a half.
 SLACK = 1

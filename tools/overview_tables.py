@@ -67,30 +67,17 @@ def of_bounds(_: str) -> str:
 
     sums, once = ops["sum"].bounds, "the float32 result, rounded once"
     ulp, or_ulp = f"≤ {widest('forward_ulp'):g} ULP", f"≤ {widest('derivative_ulp'):g} ULP or"
-    near_root, narrow = widest("derivative_abs"), f"≤ {widest('narrow_ulp'):g} ULP"
-    rows = [
-        ("type", "forward", "derivative"),
-        ("---", "---", "---"),
-        (
-            "activations, float32, every one of the 2³² inputs",
-            ulp,
-            f"{or_ulp} {near_root:.2g} absolute",
-        ),
-        (
-            "float64, sampled over all exponents",
-            ulp,
-            f"{or_ulp} {upwards(near_root * 2.0**-29)} absolute",
-        ),
-        ("float16, bfloat16, all inputs", once, once),
-        (
-            "the same on a GPU",
-            narrow,
-            f"{narrow} or {upwards(widest('rough_slope'))} absolute",
-        ),
-        ("sums, all types", f"≤ {sums.ulp:g} ULP + {upwards(sums.absolute)} Σ\\|x\\|", ""),
-        ("norms, moments, gates, bias_act", "in the op's documentation", "in that of its backward"),
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    root, narrow = widest("derivative_abs"), f"≤ {widest('narrow_ulp'):g} ULP"
+    rough, of_sum = upwards(widest("rough_slope")), f"{upwards(sums.absolute)} Σ\\|x\\|"
+    return f"""\
+| type | forward | derivative |
+| --- | --- | --- |
+| activations, float32, every one of the 2³² inputs | {ulp} | {or_ulp} {root:.2g} absolute |
+| float64, sampled over all exponents | {ulp} | {or_ulp} {upwards(root * 2.0**-29)} absolute |
+| float16, bfloat16, all inputs | {once} | {once} |
+| the same on a GPU | {narrow} | {narrow} or {rough} absolute |
+| sums, all types | ≤ {sums.ulp:g} ULP + {of_sum} |  |
+| norms, moments, gates, bias_act | in the op's documentation | in that of its backward |"""
 
 
 def upwards(bound: float) -> str:

@@ -264,16 +264,10 @@ def run_case(case: Case) -> list[bytes]:
     def _difference(parts: list[Any]) -> str:
         again = case.run(request, 0)
         for i, (a, b) in enumerate(zip(parts, again, strict=False)):
-            if (
-                isinstance(a, np.ndarray)
-                and isinstance(b, np.ndarray)
-                and digest([a]) != digest([b])
-            ):
-                at = np.flatnonzero(((a != b) & ~(np.isnan(a) & np.isnan(b))).reshape(-1))
-                where = int(at[0]) if at.size else -1
-                return (
-                    f"result {i}, flat {where}: {a.reshape(-1)[where]!r} {b.reshape(-1)[where]!r}"
-                )
+            if isinstance(a, np.ndarray) and isinstance(b, type(a)) and digest([a]) != digest([b]):
+                differs = (a != b) & ~(np.isnan(a) & np.isnan(b))
+                at = int(np.argmax(differs.reshape(-1)))
+                return f"result {i}, flat {at}: {a.reshape(-1)[at]!r} {b.reshape(-1)[at]!r}"
         return "the next call has the first one's" if digest(again) == first else f"{parts[:1]!r}"
 
     same("other memory", call(1, request, 0), first)
