@@ -7,7 +7,7 @@ import numpy as np
 
 import fastact as fa
 from fastact import _cpu
-from fastact.measure.cases import backward_example, example, sample
+from fastact.measure.cases import bound, example, sample
 from fastact.ops.engine.op import arrays_of
 
 OPS = list(fa.ops.values())
@@ -20,8 +20,19 @@ def forward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
 
 
 def backward(op: Any, x: np.ndarray, dy: np.ndarray) -> Callable[..., Any]:
-    """Its backward; `out` and `accumulate` may be added. dy: for results of x's shape."""
-    return backward_example(op, x, dy)
+    """Its backward; `out` and `accumulate` may be added.
+
+    dy goes back where the result has its shape, and else the result itself.
+    """
+    named = sample(op, x, dy)
+    result, _ = op.bound("forward", named)()
+    gradients: dict[str, Any] = {}
+    for name, part in zip(op.results, arrays_of(result), strict=True):
+        like_x = part.astype(x.dtype)
+        gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
+    several = tuple(gradients.values())
+    dys = {"dy": several if len(several) > 1 else several[0]}  # where that is its name
+    return bound(op, "backward", named, {**dys, **gradients})
 
 
 def arguments_of(op: Any, entry: str, dtype: Any) -> Any:

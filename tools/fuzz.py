@@ -28,6 +28,7 @@ import random
 import sys
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -60,12 +61,9 @@ def main() -> int:
     options = _parser().parse_args()
     from fuzzing import calls, campaign, processes
 
-    if options.kind == "calls":
-        worker = campaign.Worker
-    elif options.kind == "hostile":
-        from fuzzing.hostile import HostileWorker as worker
-    else:
-        from fuzzing.derivatives import DerivativesWorker as worker
+    workers = {"hostile": "hostile.HostileWorker", "derivatives": "derivatives.DerivativesWorker"}
+    module, _, name = workers.get(options.kind, "campaign.Worker").partition(".")
+    worker = getattr(import_module(f"fuzzing.{module}"), name)
     if not calls.ops(options.family, options.op):
         raise SystemExit(f"no op of family {options.family!r} and name {options.op!r}")
     seed = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calls import uncached
+from calls import backward, uncached
 from conftest import assert_same_bits
 from devices import DTYPES, from_torch, to_torch
 from hypothesis import HealthCheck, Phase, settings
@@ -163,7 +163,7 @@ class Calls(RuleBasedStateMachine):
         if "running_mean" in sample:
             moving = np.zeros(x.shape[1], np.float32 if x.itemsize < 8 else np.float64)
             sample |= {"running_mean": moving, "running_var": 1 + moving}
-        call = cases.backward_example(op, x, x) if entry == "backward" else op.bound(entry, sample)
+        call = backward(op, x, x) if entry == "backward" else op.bound(entry, sample)
         named = dict(zip((*point.arrays, *point.defaults), call.args, strict=False))
         named |= call.keywords
         if "activation" in point.defaults:  # one with a parameter

@@ -546,7 +546,10 @@ def sample(op: Any, draw: Draw) -> Request:
     arrays = _Arrays(op, entry, draw, shape, named)
     arrays.all()
     made, point = arrays.made, op.entry_points["call" if entry == "merge" else entry]
-    given = {n: v for n, v in named.items() if n in point.defaults or _is_free(op, n, point)}
+    # An activation that a call names may have parameters of its own.
+    own = "parameters" in point.signature.parameters
+    others = {*op.entry_points["call"].defaults, "recompute"} if own else {*named}
+    given = {n: v for n, v in named.items() if n in point.defaults or n not in others}
     if entry.startswith("backward") and "eps" not in op.checks:
         given.pop("eps", None)  # its gradient does not ask for it
     for name, array in made.items():
@@ -569,12 +572,6 @@ def sample(op: Any, draw: Draw) -> Request:
     return Request(
         op.name, entry, draw.framework, draw.dtype, given, draw.chance(0.5), notes=notes, **outs
     )
-
-
-def _is_free(op: Any, name: str, point: Any) -> bool:
-    """Whether it is a parameter of the activation that a call names."""
-    free = "parameters" in point.signature.parameters
-    return free and name not in op.entry_points["call"].defaults and name != "recompute"
 
 
 def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:

@@ -14,7 +14,7 @@ class Plain:
     """An array that tells no more than DLPack and the array API ask for."""
 
     def __init__(self, held: Any) -> None:
-        self.held = held
+        self.held, self.shape, self.dtype = held, tuple(held.shape), held.dtype
 
     def __dlpack__(self, **named: Any) -> Any:
         return self.held.__dlpack__(**named)
@@ -25,21 +25,9 @@ class Plain:
     def __array_namespace__(self) -> Any:
         return PLAIN
 
-    @property
-    def shape(self) -> Any:
-        return tuple(self.held.shape)
 
-    @property
-    def dtype(self) -> Any:
-        return self.held.dtype
-
-
-def _plain_from_dlpack(producer: Any) -> Plain:
-    """torch's memory, since NumPy cannot hold bfloat16."""
-    return Plain(torch.from_dlpack(producer))
-
-
-PLAIN = SimpleNamespace(from_dlpack=_plain_from_dlpack)
+# In torch's memory, since NumPy cannot hold bfloat16.
+PLAIN = SimpleNamespace(from_dlpack=lambda producer: Plain(torch.from_dlpack(producer)))
 
 
 def _to_plain(array: Any) -> Plain:

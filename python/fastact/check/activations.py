@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -249,18 +249,25 @@ def _check_float32(subject: Subject, options: Options, report: Report) -> None:
             )
 
 
+def _by_isa(
+    subject: Subject, options: Options, x: NDArray[Any]
+) -> Iterator[tuple[str, tuple[NDArray[Any], NDArray[Any]]]]:
+    """Yield the instruction sets, each selected, with both functions of x on it."""
+    for isa in options.isas:
+        _cpu.select_isa(isa)
+        with np.errstate(all="ignore"):
+            yield isa, subject.both(x)
+
+
 def _check_16_bit(subject: Subject, options: Options, report: Report) -> None:
     """Every 16-bit input gives the float32 result, rounded once."""
     every = np.arange(1 << 16, dtype=np.uint16)
     for dtype in (dtype for dtype in dtypes(report) if dtype.itemsize == 2):
         x = every.view(dtype)
         wrong = 0
-        for isa in options.isas:
-            _cpu.select_isa(isa)
+        for isa, results in _by_isa(subject, options, x):
             with np.errstate(all="ignore"):
-                results = subject.both(x)
-                wides = subject.both(x.astype(np.float32))
-                roundeds = [wide.astype(dtype) for wide in wides]
+                roundeds = [wide.astype(dtype) for wide in subject.both(x.astype(np.float32))]
             for direction, result, rounded in zip(DIRECTIONS, results, roundeds, strict=True):
                 same = result.view(np.uint16) == rounded.view(np.uint16)
                 same |= np.isnan(result) & np.isnan(rounded)
@@ -294,10 +301,7 @@ def _check_float64(subject: Subject, options: Options, report: Report) -> None:
         report.say("  float64: left out, mpmath is not installed")
         return
     x = _float64_sample(options.float64_points)
-    results = {}
-    for isa in options.isas:
-        _cpu.select_isa(isa)
-        results[isa] = subject.both(x)
+    results = dict(_by_isa(subject, options, x))
     bounds = subject.op.bounds
     allowed = bounds.absolute(np.float64)
     rules = (
@@ -320,10 +324,8 @@ def _check_specials(subject: Subject, options: Options, report: Report) -> None:
         functions = (reference.forward, reference.derivative_by_saved)
         references = [subject.exact(function)(x) for function in functions]
     wrong = 0
-    for isa in options.isas:
-        _cpu.select_isa(isa)
-        for dtype in (np.float32, np.float64):
-            results = subject.both(x.astype(dtype))
+    for dtype in (np.float32, np.float64):
+        for isa, results in _by_isa(subject, options, x.astype(dtype)):
             for direction, result, expected in zip(DIRECTIONS, results, references, strict=True):
                 special = (expected == 0) | ~np.isfinite(expected)
                 same = (result == expected) | (np.isnan(result) & np.isnan(expected))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from contextlib import suppress
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -11,28 +12,20 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _number(text: str) -> float:
-    """0 where it is no number."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
 def count(text: str) -> int:
     """A positive whole number; 1e6 is one, too."""
-    number = _number(text)
-    if number < 1 or not number.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(number)
+    with suppress(ValueError):
+        if (number := float(text)) >= 1 and number.is_integer():
+            return int(number)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
 
 
 def seconds(text: str) -> float:
     """A positive number."""
-    number = _number(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return number
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
 
 
 def counts(text: str) -> tuple[int, ...]:

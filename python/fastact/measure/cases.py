@@ -15,7 +15,6 @@ import numpy as np
 
 from ..ops.bounds import computed_in
 from ..ops.engine.entry import ANY, REQUIRED
-from ..ops.engine.op import arrays_of
 from .sum_axes import axes_of
 
 Shape = tuple[int, ...]
@@ -252,22 +251,6 @@ def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
 def example(op: Any, x: Any, dy: Any) -> partial[Any]:
     """The call of `sample`; `out` may be added."""
     return bound(op, "call", sample(op, x, dy), {})
-
-
-def backward_example(op: Any, x: Any, dy: Any) -> partial[Any]:
-    """Backward of that call; `out` and `accumulate` may be added.
-
-    dy goes back where the result has its shape, and else the result itself.
-    """
-    named = sample(op, x, dy)
-    result, _ = op.bound("forward", named)()
-    gradients: dict[str, Any] = {}
-    for name, part in zip(op.results, arrays_of(result), strict=True):
-        like_x = part.astype(x.dtype)
-        gradients[f"d{name}"] = dy if like_x.shape == dy.shape and not gradients else like_x
-    several = tuple(gradients.values())
-    dys = {"dy": several if len(several) > 1 else several[0]}  # where that is its name
-    return bound(op, "backward", named, {**dys, **gradients})
 
 
 def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shape:
