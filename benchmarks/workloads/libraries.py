@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastact.measure.formulas import NUMPY, naive
-from fastact.measure.peers import Kernel, LeftOut, function_named, torch_backward
+from fastact.measure.peers import LeftOut, function_named
 
 Function = Callable[..., Any]
 
@@ -33,6 +34,14 @@ IDIOMS: dict[str, Callable[[Any, Any], Any]] = {
     "hardshrink": lambda x, m: m.where(m.abs(x) > 0.5, x, 0),
     "logcosh": lambda x, m: m.logaddexp(x, -x) - math.log(2),
 }
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The gradient of an activation: a function of dy and of what `saved` makes of the input."""
+
+    function: Callable[[Any, Any], Any]
+    saved: Callable[[Any], Any]
 
 
 class Library:
@@ -75,13 +84,40 @@ class Library:
 
 
 class Torch(Library):
-    """torch, whose gradients of activations are kernels of aten's."""
+    """torch, whose gradients are autograd's nodes, without its engine where these are a chain."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch, torch.nn.functional)
 
     def slope(self, name: str) -> Kernel | None:
-        return torch_backward(self.module, name)
+        function = self.activation(name)
+
+        def saved(x: Any) -> Any:
+            return self.chain(function(x.detach().requires_grad_()))
+
+        if saved(self.module.ones(1)) is None:
+            return None
+        return Kernel(lambda dy, nodes: self.back(dy, nodes)[0], saved)
+
+    def chain(self, y: Any) -> list[Any] | None:
+        """Return the nodes from a result back to its first input; None where these branch."""
+        nodes, node = [], y.grad_fn
+        while node.next_functions:
+            nodes.append(node)
+            node, *others = (of for of, _ in node.next_functions)
+            if any(other is not None and other.next_functions for other in others):
+                return None
+        return nodes
+
+    def back(self, dy: Any, nodes: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the gradients of the first input and of what the nodes take beside it."""
+        others: list[Any] = []
+        with self.module.no_grad():  # or gradients would be recorded, and be other kernels
+            for node in nodes:
+                found = node(dy, *[None] * (len(node._input_metadata) - 1))
+                dy, *more = found if isinstance(found, tuple) else (found,)
+                others += more
+        return (dy, *others)
 
     def split(self, parts: int) -> Function:
         return lambda array: array.chunk(parts, -1)

@@ -181,76 +181,25 @@ def _by(m: Library, case: Case) -> Callable[..., Any]:
     return forward
 
 
+#: Norms whose graph in torch is a chain on the CPU, with and without an activation behind.
+_CHAINS = ("layer_norm", "group_norm", "batch_norm", "norm_apply")
+
+
 def _gradient(m: Library, case: Case) -> Gradient | None:
-    """On the CPU by torch's own kernels, where there are some, those that autograd would call."""
-    kernels = _KERNELS.get(case.op.name)
-    plain = case.variant in ("", IDENTITY)
-    slope = None if plain else m.slope(case.variant)
-    if case.on_gpu or kernels is None or (slope is None and not plain) or not isinstance(m, Torch):
+    """On the CPU by torch's own nodes, where they are a chain."""
+    if case.on_gpu or case.op.name not in _CHAINS or not isinstance(m, Torch):
         return None
-    aten, (forward, backward) = m.module.ops.aten, kernels
+    function = _by(m, case)
 
-    def arguments(arrays: Arrays) -> tuple[Any, ...]:
-        given = SimpleNamespace(**{**_NO_ARRAYS, **arrays})
-        given.x, given.dy = (_channels_second(case, a) for a in (given.x, given.dy))
-        z, *given.saved = forward(aten, case, given)
-        return given, None if slope is None else slope.saved(z)
+    def arguments(arrays: Arrays) -> tuple[Any, Any]:
+        given = {
+            n: a if n in _STATISTICS or a is None else a.detach().requires_grad_()
+            for n, a in arrays.items()
+            if n != "dy"
+        }
+        return arrays["dy"], m.chain(function(**given))
 
-    def gradients(given: SimpleNamespace, z: Any) -> tuple[Any, ...]:
-        dz = given.dy if slope is None else slope.function(given.dy, z)
-        dx, *rest = backward(aten, case, dz, given)
-        return _channels_back(case, dx), *rest
-
-    return Gradient(gradients, arguments)
-
-
-def _sizes(x: Any) -> tuple[int, int, int, int]:
-    """The arguments of kernels of groups beside arrays."""
-    return len(x), x.shape[1], x[0, 0].numel(), _GROUPS
-
-
-def _batch(aten: Any, case: Case, a: SimpleNamespace) -> Any:
-    mean, var, trains = _statistics(a)
-    return aten.native_batch_norm(a.x, a.weight, a.bias, mean, var, trains, 0.0, _eps(case))
-
-
-def _batch_backward(aten: Any, case: Case, dz: Any, a: SimpleNamespace) -> Any:
-    mean, var, trains = _statistics(a)
-    return aten.native_batch_norm_backward(
-        dz, a.x, a.weight, mean, var, *a.saved, trains, _eps(case), [True] * 3
-    )
-
-
-def _statistics(a: SimpleNamespace) -> tuple[Any, Any, bool]:
-    """Given ones; without them, it is training."""
-    return a.mean, a.var, a.var is None
-
-
-Kernels = tuple[
-    Callable[[Any, Case, SimpleNamespace], Any], Callable[[Any, Case, Any, SimpleNamespace], Any]
-]
-
-#: aten's kernels of the norms that have some on the CPU: z and what is saved, and the gradients.
-_KERNELS: dict[str, Kernels] = {
-    "layer_norm": (
-        lambda aten, case, a: aten.native_layer_norm(
-            a.x, a.x.shape[-1:], a.weight, a.bias, _eps(case)
-        ),
-        lambda aten, case, dz, a: aten.native_layer_norm_backward(
-            dz, a.x, a.x.shape[-1:], *a.saved, a.weight, a.bias, [True] * 3
-        ),
-    ),
-    "group_norm": (
-        lambda aten, case, a: aten.native_group_norm(
-            a.x, a.weight, a.bias, *_sizes(a.x), _eps(case)
-        ),
-        lambda aten, case, dz, a: aten.native_group_norm_backward(
-            dz, a.x, *a.saved, a.weight, *_sizes(a.x), [True] * 3
-        ),
-    ),
-    "batch_norm": (_batch, _batch_backward),
-    "norm_apply": (_batch, _batch_backward),
-}
+    return Gradient(m.back, arguments)
 
 
 def _draws_nothing(case: Case) -> None:

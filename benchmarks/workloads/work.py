@@ -301,10 +301,10 @@ def torch_binder(
     """
     m, backward = Torch(torch), case.entry == "backward"
     function = family.by(m, case)
-    gradient = family.gradient(m, case) if backward else None
+    gradient = family.gradient(m, case) if backward and not compiles else None
     prepared = (lambda one: compiled_by_torch(torch, one)) if compiles else (lambda one: one)
     if gradient is not None:
-        of, arguments = prepared(gradient.function), gradient.arguments
+        of, arguments = gradient.function, gradient.arguments
         return lambda inputs, incoming: partial(of, *arguments({**inputs, **incoming}))
     return partial(by_torch, torch, prepared(function), constant=family.constant)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from types import ModuleType
@@ -99,51 +97,6 @@ def function_named(module: ModuleType, name: str) -> Callable[..., Any]:
     if function is None:
         raise LeftOut(f"it has no {name}")
     return function
-
-
-_SELU = (1.6732632423543772, 1.0507009873554805)
-
-# Autograd calls this for an activation: aten's kernel of it, given dy and x, and of those that
-# differentiate by it, y.
-_OF_INPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "relu": lambda aten, dy, x: aten.threshold_backward(dy, x, 0),
-    "relu6": lambda aten, dy, x: aten.hardtanh_backward(dy, x, 0, 6),
-    "leaky_relu": lambda aten, dy, x: aten.leaky_relu_backward(dy, x, 0.01, False),
-    "elu": lambda aten, dy, x: aten.elu_backward(dy, 1, 1, 1, False, x),
-    "selu": lambda aten, dy, x: aten.elu_backward(dy, *_SELU, 1, False, x),
-    "celu": lambda aten, dy, x: aten.elu_backward(dy, 1, 1, 1, False, x),
-    "gelu": lambda aten, dy, x: aten.gelu_backward(dy, x),
-    "silu": lambda aten, dy, x: aten.silu_backward(dy, x),
-    "mish": lambda aten, dy, x: aten.mish_backward(dy, x),
-    "hardsigmoid": lambda aten, dy, x: aten.hardsigmoid_backward(dy, x),
-    "hardtanh": lambda aten, dy, x: aten.hardtanh_backward(dy, x, -1, 1),
-    "softplus": lambda aten, dy, x: aten.softplus_backward(dy, x, 1, 20),
-    "softshrink": lambda aten, dy, x: aten.softshrink_backward(dy, x, 0.5),
-    "hardshrink": lambda aten, dy, x: aten.hardshrink_backward(dy, x, 0.5),
-    "hardswish": lambda aten, dy, x: aten.hardswish_backward(dy, x),
-}
-_OF_OUTPUT: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "sigmoid": lambda aten, dy, y: aten.sigmoid_backward(dy, y),
-    "tanh": lambda aten, dy, y: aten.tanh_backward(dy, y),
-}
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel of aten."""
-
-    function: Callable[[Any, Any], Any]  # dx of dy and of what autograd saves
-    saved: Callable[[Any], Any]  # that, of the input
-
-
-def torch_backward(torch: Any, name: str) -> Kernel | None:
-    """Find what autograd would call for an activation, where that is a kernel of its own."""
-    if name in _OF_INPUT:
-        return Kernel(partial(_OF_INPUT[name], torch.ops.aten), lambda x: x)
-    if name in _OF_OUTPUT:
-        function = function_named(torch.nn.functional, name)
-        return Kernel(partial(_OF_OUTPUT[name], torch.ops.aten), function)
-    return None
 
 
 def open_jax(threads: int) -> Any:
