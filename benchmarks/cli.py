@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> results.
         parser.error(str(error))
     if on_gpu:
         return found
-    known = (*PEERS, *ON_REQUEST)
+    known = _known(on_gpu)
     named = known if args.peers is None else _chosen(parser, "peer", args.peers, known)
     found.rows = [
         row.but({*known} - {*named})
@@ -119,38 +118,32 @@ def _options(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Optio
     if args.small:
         _refuse(args, parser, "--small", "sizes", "shapes")
         args.sizes, args.shapes = _SMALL_SIZES, (shapes.TINY,)
-    options = Options(
-        sizes=args.sizes,
-        dtypes=args.dtypes or (_DTYPES if args.all or args.device == "cuda" else _DTYPES[:1]),
-        directions=args.directions or _DIRECTIONS,
-        peers=(),
-        stop_after=args.stop_after or math.inf,
-        goes_on=bool(args.resume),
-    )
-    if args.device == "cuda":
-        return replace(
-            options,
-            peers=_chosen(
-                parser, "peer", GPU_PEERS if args.peers is None else args.peers, GPU_PEERS
-            ),
-            seconds=args.seconds or _GPU_SECONDS,
-            # Nobody who did not ask for it waits for it to compile every row.
-            compiled=options.dtypes if args.peers is not None else ("float32", "bfloat16"),
-            telling_first=bool(args.telling_first),
-        )
-    for dtype in options.dtypes:
+    on_gpu = args.device == "cuda"
+    dtypes = args.dtypes or (_DTYPES if args.all or on_gpu else _DTYPES[:1])
+    usual = GPU_PEERS if on_gpu else (NUMPY, TORCH) if args.small else PEERS
+    seconds = _GPU_SECONDS if on_gpu else _ALL_SECONDS if args.all else Options.seconds
+    for dtype in () if on_gpu else dtypes:
         dtype_named(dtype)  # or it says what is missing
-    peers = (NUMPY, TORCH) if args.small else PEERS
-    peers = peers if args.peers is None else args.peers
-    return replace(
-        options,
-        sizes=args.sizes or _SIZES,
-        peers=_chosen(parser, "peer", peers, (*PEERS, *ON_REQUEST)),
+    return Options(
+        sizes=args.sizes or (None if on_gpu else _SIZES),
+        dtypes=dtypes,
+        directions=args.directions or _DIRECTIONS,
+        peers=_chosen(parser, "peer", usual if args.peers is None else args.peers, _known(on_gpu)),
         threads=args.threads or (get_num_threads(),),
         shapes=_chosen(parser, "shape", args.shapes or (), shapes.names()),
-        seconds=args.seconds or (_ALL_SECONDS if args.all else Options.seconds),
+        seconds=args.seconds or seconds,
         small=bool(args.small),
+        stop_after=args.stop_after or math.inf,
+        goes_on=bool(args.resume),
+        # Nobody who did not ask for it waits for it to compile every row.
+        compiled=dtypes if args.peers is not None else ("float32", "bfloat16"),
+        telling_first=bool(args.telling_first),
     )
+
+
+def _known(on_gpu: bool) -> tuple[str, ...]:
+    """The peers that may be asked for."""
+    return GPU_PEERS if on_gpu else (*PEERS, *ON_REQUEST)
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

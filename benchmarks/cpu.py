@@ -19,7 +19,7 @@ import numpy as np
 from fastact import _cpu
 from fastact.bench.bench import by_jax
 from fastact.bench.bench import show as print_tables
-from fastact.bench.turns import CpuRow, asked, medians, take_turns, time_of
+from fastact.bench.turns import Row, asked, medians, take_turns, time_of
 from fastact.measure.peers import (
     COMPILED,
     COPY,
@@ -152,7 +152,7 @@ _MAKERS: dict[str, Callable[[Work, int], Call]] = {
 
 def measure(
     case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
-) -> tuple[CpuRow, dict[str, str]]:
+) -> tuple[Row, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
     work = workload(case, peers, threads, small)
     with num_threads(threads), np.errstate(all="ignore"):
@@ -163,7 +163,7 @@ def measure(
     for of in (found["seconds"], found["ratios"]):  # as a file of thousands of rows has place for
         of |= {name: float(f"{value:.4g}") for name, value in of.items()}
     left_out = tuple(work.left_out)
-    row = CpuRow(**case.words, **found, size=case.size, threads=threads, without=left_out)
+    row = Row(**case.words, **found, size=case.size, threads=threads, without=left_out)
     return row, work.left_out
 
 
@@ -195,12 +195,12 @@ class Cpu:
 
     def measure(
         self, _: Results, case: Case, threads: int, left: Sequence[str]
-    ) -> tuple[CpuRow, dict[str, str]]:
+    ) -> tuple[Row, dict[str, str]]:
         """Return a row, and the peers that could not take part, with the reasons."""
         return measure(case, left, self._options.seconds, threads, self._options.small)
 
     @staticmethod
-    def show(rows: Sequence[CpuRow]) -> None:
+    def show(rows: Sequence[Row]) -> None:
         """Print a table."""
         print_tables(rows, FAMILIES[ops[rows[0].op].family].heading, (*PEERS, *ON_REQUEST))
 

@@ -224,7 +224,7 @@ def measure(case: Case, device: Gpu, options: Options, wanted: Sequence[str]) ->
         span=case.span,
         wrong=wrong,
         left_out=left_out,
-        asked=(*wanted,),
+        without=tuple(peer for peer in wanted if peer not in samples),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastact.bench.plot import on, plot, size_label
-from fastact.bench.turns import CpuRow
+from fastact.bench.turns import Row
 from fastact.measure.peers import COPY, JAX, NUMPY, ONNX, PEERS, TORCH
 from fastact.measure.pictures import figure_of, plain, save
 from fastact.ops.engine.op import ops
@@ -49,14 +49,14 @@ class Map(NamedTuple):
     cells: list[list[float | None]]
 
 
-def _map_of_family(rows: Sequence[CpuRow]) -> Map | None:
+def _map_of_family(rows: Sequence[Row]) -> Map | None:
     """The map of rows, the strongest peer first; None where no peer took part.
 
     Activations have no axes: their cases are sizes, and stand in columns.
     """
     sized = ops[rows[0].op].family == "activations"
 
-    def place(row: CpuRow) -> tuple[str, str, str]:
+    def place(row: Row) -> tuple[str, str, str]:
         if sized:
             return row.op, row.direction, size_label(row.size)
         return f"{row.op}   {row.what}", row.direction, ""
@@ -121,7 +121,7 @@ def _picture_of_map(title: str, one: Map, file: Path) -> Path:
     return save(figure, title, file)
 
 
-def plot_maps(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
+def plot_maps(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of many ops: one picture for each family, and each dtype if there are several.
 
     file : the pictures are named after it: plot.png makes plot_norms.png, plot_gates.png …

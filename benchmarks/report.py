@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from fastact.bench.bench import LEGEND, columns, title_of
-from fastact.bench.turns import CpuRow
+from fastact.bench.turns import Row
 from fastact.measure.peers import (
     FIRST,
     FIRST_OF_TORCH,
@@ -26,14 +26,14 @@ from .scoreboard import scaling
 from .workloads import FAMILIES
 
 
-def table_of(rows: Sequence[CpuRow]) -> tuple[list[str], list[list[str]], int]:
+def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
     """One table: header, lines, and how many columns of them are names."""
     heading = FAMILIES[ops[rows[0].op].family].heading
     header, *lines = columns(rows, heading, (*PEERS, *ON_REQUEST))
     return header, lines, int(heading == "shape")
 
 
-def legend(rows: Sequence[CpuRow]) -> str:
+def legend(rows: Sequence[Row]) -> str:
     """What the columns of these rows' tables mean."""
     notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
     return "\n".join([LEGEND, *filter(None, notes)])
@@ -73,7 +73,7 @@ _SMALL_COLUMNS = {
 _BESIDE = {NUMPY: OURS, TORCH: OURS_OF_TORCH}  # a peer, and our call of its arrays
 
 
-def _small(rows: Sequence[CpuRow], processor: str) -> str:
+def _small(rows: Sequence[Row], processor: str) -> str:
     """The page of small calls: a table for each family, a line for each case."""
     named = {name for row in rows for name in row.seconds}
     columns = {title: name for title, name in _SMALL_COLUMNS.items() if name in named}
@@ -96,13 +96,13 @@ def _small(rows: Sequence[CpuRow], processor: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _beside(row: CpuRow, peer: str) -> float | None:
+def _beside(row: Row, peer: str) -> float | None:
     """A peer's time over our call's on its arrays."""
     ours = row.ratios.get(_BESIDE[peer], 1.0)
     return row.ratios[peer] / ours if peer in row.ratios else None
 
 
-def markdown(rows: Sequence[CpuRow], processor: str) -> str:
+def markdown(rows: Sequence[Row], processor: str) -> str:
     """The page of a benchmark."""
     if gain := scaling(rows):
         return f"# What more threads gain\n\n{processor}. {gain}\n"

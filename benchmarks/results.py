@@ -12,13 +12,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fastact.bench.turns import CpuRow, Row
+from fastact.bench.turns import Row
 from fastact.measure.peers import OURS
 from fastact.ops.engine.op import ops
 from fastact.runtime import config
@@ -30,7 +30,7 @@ _SAME = ("processor", "version", "commit", "compiler", "isa", "peers")
 _SAME_ON_GPU = ("gpu", "capability", "driver", "torch", "torch_cuda", "fastact", "commit", "cuda")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GpuRow(Row):
     """A row of the benchmark on a GPU.
 
@@ -39,7 +39,6 @@ class GpuRow(Row):
     graph : empty if a replayed CUDA graph of the call gives the same bits, else what went wrong.
     wrong : peers whose results are not ours.
     left_out : peers that could not take part, and why.
-    asked : all peers that were asked for.
     """
 
     bytes: int
@@ -49,7 +48,6 @@ class GpuRow(Row):
     span: int
     wrong: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -61,18 +59,11 @@ class GpuRow(Row):
         """The name of its case."""
         return name_of(self.op, self.direction, self.dtype, self.what)
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The key that tells the row from all others; it has no threads."""
-        return self.op, self.direction, self.dtype, self.what, 0
-
-    def missing(self, peers: Sequence[str]) -> list[str]:
-        """List all peers where one has not been asked yet: a row is measured as a whole."""
-        return [] if {*peers} <= {*self.asked} else [*peers]
-
-    def joined(self, later: GpuRow) -> GpuRow:
-        """Give way to a later row."""
-        return later
+    def joined(self, later: Any) -> Any:
+        """Add further peers of a later run, whose results are judged there."""
+        both: Any = super().joined(later)
+        left_out = self.left_out | later.left_out
+        return replace(both, wrong=self.wrong + later.wrong, left_out=left_out)
 
     @property
     def problems(self) -> list[str]:
@@ -151,7 +142,7 @@ class Results:
         write_whole(json_file, f"{{\n{text}\n}}\n")
 
 
-def _place(one: CpuRow | GpuRow | Latency) -> tuple[int, int, bool, int]:
+def _place(one: Row | GpuRow | Latency) -> tuple[int, int, bool, int]:
     """Where its table stands among all."""
     threads = getattr(one, "threads", 0)
     return list(ops).index(one.op), threads, one.direction != "forward", list(ITEM).index(one.dtype)
@@ -183,14 +174,14 @@ def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = N
         If the file is none of the benchmark's.
     """
     names = {op.name for op in (ops.values() if chosen is None else chosen)}
-    kind: Any = GpuRow if on_gpu else CpuRow
+    kind: Any = GpuRow if on_gpu else Row
     try:
         found = json.loads(json_file.read_text(encoding="utf-8"))
         facts = {**({"driver": ""} if on_gpu else {}), **found["machine"]}
         str(facts["gpu" if on_gpu else "processor"])
         rows = [
             kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in row.items()})
-            for row in ({n: v for n, v in row.items() if n != "rate"} for row in found["rows"])
+            for row in map(_as_fields, found["rows"])
             if row["op"] in names
         ]
         failures = found.get("failures", {}).items()
@@ -206,6 +197,14 @@ def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = N
     except (ValueError, LookupError, TypeError, AttributeError):
         writer = "bench --device cuda --json" if on_gpu else "bench --json on a CPU"
         raise ValueError(f"{json_file} was not written by {writer}") from None
+
+
+def _as_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a row; older files of a GPU name all peers that were asked."""
+    row.pop("rate", None)
+    if "asked" in row:
+        row["without"] = [peer for peer in row.pop("asked") if peer not in row["ratios"]]
+    return row
 
 
 def start(json_file: Path | None, facts: dict[str, Any], goes_on: bool) -> Results:

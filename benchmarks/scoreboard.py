@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from fastact.bench.turns import CpuRow
+from fastact.bench.turns import Row
 from fastact.measure.peers import COPY, MKL, ON_REQUEST, OURS, PARTIAL, PEERS
 from fastact.ops.engine.op import ops
 from fastact.terminal import markdown_table
@@ -27,7 +27,7 @@ _WORST = 10
 class Cell(NamedTuple):
     """Beside a peer: how many times our time it takes."""
 
-    row: CpuRow
+    row: Row
     peer: str
     ratio: float
 
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
         return "ahead" if self.ratio > 1 else "behind"
 
 
-def cells(rows: Sequence[CpuRow]) -> list[Cell]:
+def cells(rows: Sequence[Row]) -> list[Cell]:
     """The cells of the rows, on the most threads that there are."""
     threads = max((row.threads for row in rows), default=0)
     return [
@@ -110,7 +110,7 @@ _PARTIAL_LEGEND = """\
 and no peer: it does not count among the worst."""
 
 
-def scoreboard(facts: Mapping[str, Any], rows: Sequence[CpuRow], left: int = 0) -> str:
+def scoreboard(facts: Mapping[str, Any], rows: Sequence[Row], left: int = 0) -> str:
     """The page, of the facts of the machine and of all rows."""
     found = cells(rows)
     there = {cell.peer for cell in found}
@@ -157,7 +157,7 @@ def scoreboard(facts: Mapping[str, Any], rows: Sequence[CpuRow], left: int = 0) 
     return "\n\n".join(parts) + "\n"
 
 
-def scaling(rows: Sequence[CpuRow]) -> str:
+def scaling(rows: Sequence[Row]) -> str:
     """How much faster more threads are, for us, a copy and each peer: a table in Markdown.
 
     Empty where rows of one number of threads are there alone.

@@ -10,7 +10,7 @@ from benchmarks.scoreboard import cells, scoreboard, worst
 
 import fastact as fa
 from fastact.bench import turns
-from fastact.bench.turns import CpuRow
+from fastact.bench.turns import Row
 from fastact.measure.peers import COPY, FRESH, OURS
 
 FEW = ["relu", "mish", "--sizes", "64", "--seconds", "0.001", "--directions", "forward"]
@@ -133,7 +133,7 @@ def test_who_takes_too_long_is_called_once(race):
 def row(size=1024, threads=2, op="mish", dtype="float32", **ratios):
     ratios = {COPY: 0.5, FRESH: 1.0, OURS: 1.0, **ratios}
     seconds = {name: ratio / threads for name, ratio in ratios.items()}
-    return CpuRow(op, "forward", dtype, f"{size:,}", 5, seconds, ratios, size, threads)
+    return Row(op, "forward", dtype, f"{size:,}", 5, seconds, ratios, size, threads)
 
 
 FACTS = {

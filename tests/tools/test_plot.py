@@ -12,13 +12,13 @@ from test_boards import refused
 
 import fastact as fa
 from fastact.bench import turns
-from fastact.bench.turns import CpuRow
+from fastact.bench.turns import Row
 from fastact.measure.peers import COPY, FRESH, OURS
 
 FAMILIES = list(dict.fromkeys(op.family for op in fa.ops.values()))
 
 
-def cases() -> list[CpuRow]:
+def cases() -> list[Row]:
     """Every case of the benchmark, with a speed that nobody measured."""
     options = Options((64, 1024, 50_000), (), (), (), (2,))
     rows = []
@@ -27,11 +27,11 @@ def cases() -> list[CpuRow]:
             gain = 1.5 ** (len(rows) % 20 - 6)
             took = {OURS: 1.0, COPY: 0.5, FRESH: 1.0, "torch": gain}
             took |= {"numpy": 2 * gain} if direction == "forward" else {}
-            rows.append(CpuRow(*case.words.values(), 5, took, took, case.size, 2))
+            rows.append(Row(*case.words.values(), 5, took, took, case.size, 2))
     return rows
 
 
-def written(rows: list[CpuRow], path) -> str:
+def written(rows: list[Row], path) -> str:
     path.write_text(json.dumps({"machine": {"processor": "P"}, "rows": [*map(asdict, rows)]}))
     return str(path)
 

@@ -28,7 +28,7 @@ from ..ops.engine.op import arrays_of
 from ..runtime import config
 from ..runtime.threads import num_threads
 from ..terminal import Progress, paragraph, say, styled, table
-from .turns import CpuRow, asked, duration, medians, take_turns
+from .turns import Row, asked, duration, medians, take_turns
 
 Function = Callable[..., Any]
 Arrays = Mapping[str, Any]  # by the names that entry points give them
@@ -219,7 +219,7 @@ def _function(work: TimedCall, modules: Sequence[Any], m: Any) -> Callable[..., 
 
 def measure(
     op: Any, direction: str, dtype: str, shape: Shape, threads: int, options: Settings
-) -> tuple[CpuRow, dict[str, str]]:
+) -> tuple[Row, dict[str, str]]:
     """Measure one row; give it and the peers that had to be left out of it, with the reasons."""
     work = timed_call(op, direction, dtype, shape)
     source = np.zeros(prod(shape), dtype)
@@ -234,10 +234,10 @@ def measure(
     what = " × ".join(f"{n:,}" for n in shape)
     facts = {"op": op.name, "direction": direction, "dtype": dtype, "what": what}
     found: dict[str, Any] = {**facts, **medians(samples), "size": prod(shape), "threads": threads}
-    return CpuRow(**found, without=(*left_out,)), left_out
+    return Row(**found, without=(*left_out,)), left_out
 
 
-def bench(chosen: Sequence[Any], options: Settings, json_file: Path | None = None) -> list[CpuRow]:
+def bench(chosen: Sequence[Any], options: Settings, json_file: Path | None = None) -> list[Row]:
     """Measure ops, print a table for each, and return the rows.
 
     json_file : where the machine and the rows are written.
@@ -247,7 +247,7 @@ def bench(chosen: Sequence[Any], options: Settings, json_file: Path | None = Non
         if peer not in there:
             say(f"{peer}: not installed, left out")
     asking = Settings(**{**vars(options), "peers": (*there,)})
-    found: list[CpuRow] = []
+    found: list[Row] = []
     every = product(chosen, options.threads, options.dtypes, options.directions)
     tables = [one for one in every if one[3] in ("forward", *one[0].entry_points)]
     with Progress("bench", len(tables) * len(options.sizes)) as progress:
@@ -271,13 +271,13 @@ def bench(chosen: Sequence[Any], options: Settings, json_file: Path | None = Non
     return found
 
 
-def title_of(row: CpuRow) -> str:
+def title_of(row: Row) -> str:
     """Return the title of a table: one op, direction and dtype."""
     threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
     return f"{row.op}, {row.direction}, {row.dtype}, {threads}"
 
 
-def columns(rows: Sequence[CpuRow], heading: str, known: Sequence[str]) -> Iterator[list[str]]:
+def columns(rows: Sequence[Row], heading: str, known: Sequence[str]) -> Iterator[list[str]]:
     """Yield the header of a table and then its lines; known : the peers, in their order."""
     named = {name for row in rows for name in row.seconds}
     there = [peer for peer in known if peer in named]
@@ -303,7 +303,7 @@ def _gain(column: str, cell: str) -> str:
 
 
 def show(
-    rows: Sequence[CpuRow], heading: str = "elements or shape", known: Sequence[str] = PEERS
+    rows: Sequence[Row], heading: str = "elements or shape", known: Sequence[str] = PEERS
 ) -> None:
     """Print the tables of rows, one for each op, direction and dtype."""
     for title, part in groupby(rows, title_of):

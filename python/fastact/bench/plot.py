@@ -9,7 +9,7 @@ from typing import Any
 from ..measure.peers import COPY, OURS
 from ..measure.pictures import COLOURS, figure_of, plain, save
 from ..terminal import require
-from .turns import CpuRow
+from .turns import Row
 
 _COLOURS = {OURS: "#f58518", **COLOURS}
 _MARKERS = dict(zip(_COLOURS, "os^vD*", strict=True))
@@ -27,12 +27,12 @@ def size_label(size: int) -> str:
     return str(size)
 
 
-def on(rows: Sequence[CpuRow], cpu: str) -> str:
+def on(rows: Sequence[Row], cpu: str) -> str:
     """Return what a picture was measured on."""
     return f"{cpu}, {rows[0].threads} thread{'s' if rows[0].threads > 1 else ''}"
 
 
-def _speeds(rows: Sequence[CpuRow], who: str) -> list[tuple[int, float]]:
+def _speeds(rows: Sequence[Row], who: str) -> list[tuple[int, float]]:
     """The places of the rows in which somebody took part, and the speed there: 1 is a copy's."""
     return [
         (place, row.ratios[COPY] / row.ratios[who])
@@ -41,7 +41,7 @@ def _speeds(rows: Sequence[CpuRow], who: str) -> list[tuple[int, float]]:
     ]
 
 
-def _panel(axes: Any, rows: Sequence[CpuRow]) -> None:
+def _panel(axes: Any, rows: Sequence[Row]) -> None:
     """Lines over the sizes of an array, or a line of marks for each shape."""
     ticker = require("matplotlib.ticker", "--plot")
     sized = all(row.what == f"{row.size:,}" for row in rows)
@@ -73,13 +73,13 @@ def _panel(axes: Any, rows: Sequence[CpuRow]) -> None:
     plain(axes)
 
 
-def plot(rows: Sequence[CpuRow], cpu: str, file: Path) -> list[Path]:
+def plot(rows: Sequence[Row], cpu: str, file: Path) -> list[Path]:
     """Draw the rows of a benchmark: one panel for each op, direction and dtype.
 
     cpu : the processor's name, for the title. file : the suffix chooses the format.
     """
     pyplot = require("matplotlib.pyplot", "--plot")
-    panels: dict[tuple[str, str, str], list[CpuRow]] = {}
+    panels: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         panels.setdefault((row.op, row.dtype, row.direction), []).append(row)
     across = len({direction for _, _, direction in panels})

@@ -141,6 +141,35 @@ class Row:
     rounds: int
     seconds: dict[str, float]
     ratios: dict[str, float]
+    size: int = 0  # elements of the array; on a GPU not told
+    threads: int = 0  # on a GPU none
+    without: tuple[str, ...] = ()  # peers that were asked and cannot do it
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The key that tells the row from all others."""
+        return self.op, self.direction, self.dtype, self.what, self.threads
+
+    def missing(self, peers: Sequence[str]) -> list[str]:
+        """List the peers that nobody has asked yet."""
+        return [peer for peer in peers if peer not in self.ratios and peer not in self.without]
+
+    def joined(self, later: Row) -> Row:
+        """Add further peers of a later run, whose ratios are to our time in that run."""
+        return replace(
+            self,
+            seconds={**later.seconds, **self.seconds},
+            ratios={**later.ratios, **self.ratios},
+            without=(*self.without, *later.without),
+        )
+
+    def but(self, peers: Collection[str]) -> Row:
+        """Leave some peers out."""
+        seconds, ratios = (
+            {who: value for who, value in of.items() if who not in peers}
+            for of in (self.seconds, self.ratios)
+        )
+        return replace(self, seconds=seconds, ratios=ratios)
 
 
 def first_line(error: Exception) -> str:
@@ -179,46 +208,6 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
             for name, values in samples.items()
         },
     }
-
-
-@dataclass(frozen=True)
-class CpuRow(Row):
-    """A row of the benchmark on the CPU."""
-
-    size: int  # elements of the array
-    threads: int
-    without: tuple[str, ...] = ()  # peers that were asked and cannot do it
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The key that tells the row from all others."""
-        return self.op, self.direction, self.dtype, self.what, self.threads
-
-    @property
-    def table(self) -> tuple[Any, ...]:
-        """The op, direction, dtype and threads of its table."""
-        return self.op, self.direction, self.dtype, self.threads
-
-    def missing(self, peers: Sequence[str]) -> list[str]:
-        """List the peers that nobody has asked yet."""
-        return [peer for peer in peers if peer not in self.ratios and peer not in self.without]
-
-    def joined(self, later: CpuRow) -> CpuRow:
-        """Add further peers of a later run, whose ratios are to our time in that run."""
-        return replace(
-            self,
-            seconds={**later.seconds, **self.seconds},
-            ratios={**later.ratios, **self.ratios},
-            without=(*self.without, *later.without),
-        )
-
-    def but(self, peers: Collection[str]) -> CpuRow:
-        """Leave some peers out."""
-        seconds, ratios = (
-            {who: value for who, value in of.items() if who not in peers}
-            for of in (self.seconds, self.ratios)
-        )
-        return replace(self, seconds=seconds, ratios=ratios)
 
 
 def duration(seconds: float) -> str:
