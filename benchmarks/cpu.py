@@ -19,7 +19,7 @@ import numpy as np
 from fastact import _cpu
 from fastact.bench.bench import by_jax
 from fastact.bench.bench import show as print_tables
-from fastact.bench.turns import Row, asked, medians, take_turns, time_of
+from fastact.bench.turns import Row, asked, medians, take_turns
 from fastact.measure.peers import (
     COMPILED,
     COPY,
@@ -70,12 +70,10 @@ class Workload(NamedTuple):
 
     calls : of `OURS`, `FRESH`, `COPY` and the peers.
     left_out : peers asked for that cannot do it, and why.
-    first : seconds of the peers' first calls.
     """
 
     calls: dict[str, Call]
     left_out: dict[str, str]
-    first: dict[str, float]
 
 
 def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False) -> Workload:
@@ -91,14 +89,21 @@ def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False
         FRESH: work.fresh,
         COPY: partial(_cpu.copy, np.empty_like(source), source),
     }
-    theirs, left_out = _ask_peers(peers, work, threads)
-    calls |= {name: call for name, (call, _) in theirs.items()}
+
+    def tried(peer: str) -> Call:
+        call = _MAKERS[peer](work, threads)
+        with np.errstate(all="ignore"):
+            call()
+        return call
+
+    theirs, left_out = asked(peers, tried)
+    calls |= theirs
     if small:
         calls[FIRST] = _uncached(work.ours)
     if small and TORCH in peers:
         of_tensors = Work(case, family, InMemory(partial(as_tensor, open_torch(threads)))).ours
         calls |= {OURS_OF_TORCH: of_tensors, FIRST_OF_TORCH: _uncached(of_tensors)}
-    return Workload(calls, left_out, {name: seconds for name, (_, seconds) in theirs.items()})
+    return Workload(calls, left_out)
 
 
 def _uncached(call: Call) -> Call:
@@ -112,21 +117,6 @@ def _uncached(call: Call) -> Call:
             _cpu.enable_call_cache(True)
 
     return run
-
-
-def _ask_peers(
-    peers: Sequence[str], work: Work, threads: int
-) -> tuple[dict[str, tuple[Call, float]], dict[str, str]]:
-    """Ask every peer for its call and time a first one; collect the reasons of those that can't."""
-
-    def tried(peer: str) -> tuple[Call, float]:
-        call = _MAKERS[peer](work, threads)
-        with np.errstate(all="ignore"):
-            if peer == COMPILED:  # by its first call
-                call()
-            return call, time_of(call, 1)
-
-    return asked(peers, tried)
 
 
 def _torch(work: Work, threads: int, compiles: bool = False) -> Call:
@@ -156,7 +146,7 @@ def measure(
     """One row, and the peers that had to be left out of it with the reason."""
     work = workload(case, peers, threads, small)
     with num_threads(threads), np.errstate(all="ignore"):
-        samples = take_turns(work.calls, seconds, work.first)
+        samples = take_turns(work.calls, seconds)
     # The copy is of one array: it moves two.
     samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
     found = medians(samples)

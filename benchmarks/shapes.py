@@ -83,9 +83,7 @@ NORMED_IMAGES = (
 
 #: Batch norms on the CPU: out of the caches; deep in a net; a first layer, with few channels.
 BATCHED = (
-    _TINY_IMAGES,
-    Layout("nchw", (32, 64, 56, 56), channel=1),
-    Layout("nhwc", (32, 56, 56, 64), channel=-1),
+    *NORMED_IMAGES,
     Layout("deep", (8, 256, 14, 14), channel=1),
     Layout("deep-nhwc", (8, 14, 14, 256), channel=-1),
     Layout("small", (128, 6, 24, 24), channel=1),

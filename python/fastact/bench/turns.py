@@ -63,16 +63,14 @@ def _turn(call: Call, times: int, batches: int) -> float:
     return median(seconds[batches // 2 :])
 
 
-def take_turns(
-    calls: dict[str, Call], seconds: float, first: Mapping[str, float] | None = None
-) -> dict[str, list[float]]:
+def take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
     """Time the calls in rounds of one turn each.
 
     One round more is for whoever it can tell more about: most of all, for peers that are close.
     For each name there are seconds of one call in each round from the first one on; of a long call
     that takes several times as long as ours, of one call alone.
 
-    calls : ours first. seconds : to spend, about. first : seconds of calls that were made already.
+    calls : ours first. seconds : to spend, about.
     """
     ours, *others = calls
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -82,7 +80,7 @@ def take_turns(
         once = {ours: _once(calls[ours], math.inf)}
         limit = max(HOPELESS * once[ours], HOPELESS_SECONDS)
         for name in others:
-            once[name] = _once(calls[name], limit, (first or {}).get(name))
+            once[name] = _once(calls[name], limit)
         racing = [name for name in others if name in _BESIDE or once[name] <= limit]
         samples |= {name: [once[name]] for name in {*others} - {*racing}}
         turns = {}
@@ -103,12 +101,12 @@ def take_turns(
     return samples
 
 
-def _once(call: Call, limit: float, first: float | None = None) -> float:
+def _once(call: Call, limit: float) -> float:
     """Seconds of a call: of the second one, or the least of a few where that is beyond the limit.
 
     The first one pays for pages and threads, and counts where it is too long to be repeated.
     """
-    first = time_of(call, 1) if first is None else first
+    first = time_of(call, 1)
     if first > max(2 * limit, _LONG_SECONDS):
         return first
     least = time_of(call, 1)
