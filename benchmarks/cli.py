@@ -117,7 +117,7 @@ def _options(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Optio
         parser.error("--resume goes on with the file of --json")
     if args.small:
         _refuse(args, parser, "--small", "sizes", "shapes")
-        args.sizes, args.shapes = _SMALL_SIZES, (shapes.TINY,)
+        args.sizes = _SMALL_SIZES
     on_gpu = args.device == "cuda"
     dtypes = args.dtypes or (_DTYPES if args.all or on_gpu else _DTYPES[:1])
     usual = GPU_PEERS if on_gpu else (NUMPY, TORCH) if args.small else PEERS

@@ -43,6 +43,7 @@ from fastact.measure.peers import (
     versions,
 )
 from fastact.ops.engine.op import ops
+from fastact.runtime import config
 from fastact.runtime.threads import num_threads
 from fastact.terminal import paragraph, say, table
 
@@ -50,7 +51,7 @@ from . import mkl
 from .board import run, say_left, tables
 from .onnx import by_onnx
 from .report import legend, markdown
-from .results import Results, machine
+from .results import Results, facts_of
 from .workloads import FAMILIES
 from .workloads.libraries import Jax
 from .workloads.work import (
@@ -169,7 +170,7 @@ class Cpu:
         busy = os.getloadavg()[0]
         if busy > 0.5 * (os.cpu_count() or 1):
             say(f"note: the load average was {busy:.1f} at the start; an idle machine tells more")
-        return machine(self._versions)
+        return facts_of({**config.config(), "peers": self._versions})
 
     def tables(self, chosen: Sequence[Any]) -> Iterator[list[tuple[Case, int]]]:
         """Return the cases, each with a number of threads, one list a table."""

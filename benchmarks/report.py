@@ -24,6 +24,7 @@ from fastact.terminal import markdown_table
 
 from .scoreboard import scaling
 from .workloads import FAMILIES
+from .workloads.work import SMALL
 
 
 def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
@@ -37,9 +38,6 @@ def legend(rows: Sequence[Row]) -> str:
     """What the columns of these rows' tables mean."""
     notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
     return "\n".join([LEGEND, *filter(None, notes)])
-
-
-_SMALL = 1024  # elements, for which the call costs more than the arithmetic
 
 
 def times(ratio: float | None) -> str:
@@ -106,7 +104,7 @@ def markdown(rows: Sequence[Row], processor: str) -> str:
     """The page of a benchmark."""
     if gain := scaling(rows):
         return f"# What more threads gain\n\n{processor}. {gain}\n"
-    if all(row.size <= _SMALL for row in rows):
+    if all(row.size <= SMALL for row in rows):
         return _small(rows, processor)
     parts = ["# Speed on the CPU", f"{processor}. {legend(rows)}"]
     slower = [

@@ -21,12 +21,12 @@ from typing import Any
 from fastact.bench.turns import Row
 from fastact.measure.peers import OURS
 from fastact.ops.engine.op import ops
-from fastact.runtime import config
 
 from .workloads.work import ITEM, name_of
 
 #: The facts that rows of one table share; of "peers", versions by name, those that both runs have.
 _SAME = ("processor", "version", "commit", "compiler", "isa", "peers")
+_ROOT = Path(__file__).parents[1]
 _SAME_ON_GPU = ("gpu", "capability", "driver", "torch", "torch_cuda", "fastact", "commit", "cuda")
 
 
@@ -243,21 +243,14 @@ def facts_of(more: Mapping[str, Any]) -> dict[str, Any]:
     return {"date": now, "commit": commit(), **more}
 
 
-def machine(peers: Mapping[str, str]) -> dict[str, Any]:
-    """Return facts about this machine, this build and the peers."""
-    return facts_of({**config.config(), "peers": dict(peers)})
-
-
 def commit() -> str:
-    """Return the commit of the source tree that this was started in; empty elsewhere."""
+    """Return the commit of the source tree; empty where git knows none."""
+    run = partial(subprocess.run, cwd=_ROOT, capture_output=True, text=True, check=False)
     try:
-        if 'name = "fastact"' not in Path("pyproject.toml").read_text(encoding="utf-8"):
-            return ""
-        run = partial(subprocess.run, capture_output=True, text=True, check=False)
         done = run(["git", "describe", "--always"])
         # Results may be tracked, and a run that goes on is of the same commit.
         same = run(["git", "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs/results"])
-    except OSError:
+    except OSError:  # there is no git
         return ""
     return "" if done.returncode else done.stdout.strip() + "-dirty" * bool(same.returncode)
 

@@ -18,21 +18,19 @@ class Layout:
 
     axes : what sums are taken over, one after the other; None for all axes.
     channel : the axis of a bias, where the shape is a layer's.
-    on_request : only measured where it is asked for by name.
     """
 
     name: str
     shape: Shape
     axes: tuple[Axis, ...] = ()
     channel: int | None = None
-    on_request: bool = False
 
 
 def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
     """The layouts of sums: arrays of about `size` elements, and three rows of `narrow`."""
-    images = max(size >> 20, 1)
+    images, columns = max(size >> 20, 1), max(min(size // 8, 4096), 1)
     return (
-        Layout("matrix", (max(size // 4096, 1), min(size, 4096)), ((0,), (1,), None), -1),
+        Layout("matrix", (max(size // columns, 1), columns), ((0,), (1,), None), -1),
         Layout("narrow", (narrow, 3), ((0,), (1,)), -1),
         Layout("flat", (3, narrow), ((0,), (1,))),
         Layout("nchw", (images, 64, 56, 56), ((0, 2, 3),), 1),
@@ -40,15 +38,8 @@ def reduced(size: int, narrow: int) -> tuple[Layout, ...]:
     )
 
 
-#: So few elements that the call is all there is to it, under one name; its images have channels
-#: enough for groups of them.
-TINY = "tiny"
-_TINY_ROWS = Layout(TINY, (8, 8), ((0,), None), -1, on_request=True)
-_TINY_IMAGES = Layout(TINY, (2, 32, 2, 2), channel=1, on_request=True)
-
 #: Sums on the CPU.
 REDUCED = (
-    _TINY_ROWS,
     *reduced(2**25, 10**6),
     Layout("small", (128, 6, 24, 24), ((0, 2, 3),), 1),  # a first layer: few channels, in the cache
     Layout("tall", (65536, 512), ((0,), (1,))),
@@ -56,18 +47,16 @@ REDUCED = (
 
 #: Bias and activation on the CPU.
 BIASED = (
-    _TINY_ROWS,
     Layout("linear", (4096, 768), channel=-1),
     Layout("nchw", (32, 64, 56, 56), channel=1),
 )
 
 #: A penalty on weights, with its gradient.
-WEIGHTS = (_TINY_ROWS, Layout("weights", (28, 28, 128)))
+WEIGHTS = (Layout("weights", (28, 28, 128)),)
 
 
 #: Norms of rows on the CPU: out of the caches, in one, of a small net, and long.
 NORMED_ROWS = (
-    Layout(TINY, (8, 8), on_request=True),
     Layout("matrix", (8192, 4096)),
     Layout("linear", (4096, 768)),
     Layout("short", (128, 32)),
@@ -76,7 +65,6 @@ NORMED_ROWS = (
 
 #: Norms of channels on the CPU.
 NORMED_IMAGES = (
-    _TINY_IMAGES,
     Layout("nchw", (32, 64, 56, 56), channel=1),
     Layout("nhwc", (32, 56, 56, 64), channel=-1),
 )
@@ -92,7 +80,6 @@ BATCHED = (
 
 #: Softmax on the CPU: the rows of norms, and along the other axis.
 SOFTMAX_ROWS = (
-    Layout(TINY, (8, 8), ((1,),), on_request=True),
     Layout("matrix", (8192, 4096), ((1,),)),
     Layout("linear", (4096, 768), ((1,), (0,))),
     Layout("short", (1024, 64), ((1,),)),
@@ -101,14 +88,12 @@ SOFTMAX_ROWS = (
 
 #: Losses of classes on the CPU: words of a vocabulary, and digits.
 CLASSES = (
-    Layout(TINY, (8, 8), ((1,),), on_request=True),
     Layout("vocabulary", (512, 32000), ((1,),)),
     Layout("digits", (1024, 10), ((1,),)),
 )
 
 #: Recurrent cells on the CPU, rows and units of a state.
 STATES = (
-    Layout(TINY, (8, 8), on_request=True),
     Layout("cell", (256, 64)),
     Layout("wide", (64, 512)),
     Layout("large", (256, 1024)),
@@ -187,10 +172,8 @@ def names() -> list[str]:
 
 
 def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
-    """Choose the layouts of these names; without names, all but those on request."""
-    return [
-        layout for layout in layouts if (layout.name in wanted if wanted else not layout.on_request)
-    ]
+    """Choose the layouts of these names; all of them without names."""
+    return [layout for layout in layouts if not wanted or layout.name in wanted]
 
 
 def sums(sizes: Sequence[int]) -> list[Layout]:

@@ -78,7 +78,7 @@ def _sums(asked: Asked) -> list[Case]:
     return [
         _sum(asked, layout, axis)
         for layout in layouts
-        if layout.name in ("matrix", shapes.TINY)
+        if layout.name == "matrix"
         for axis in layout.axes
         if axis is not None
     ]

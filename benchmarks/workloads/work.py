@@ -29,6 +29,8 @@ ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: type.
 ELEMENTS = 2**25
 BYTES = 2**28
+#: Of small calls, the most elements: what they cost is the call.
+SMALL = 1024
 
 _DRAWN = 1_000_003  # random numbers for an array; a prime, which no row is long
 
@@ -47,7 +49,7 @@ class Options:
     threads : on the CPU, for everybody; one run after the other.
     shapes : on the CPU, names of shapes for ops with axes; all of them if it is empty.
     seconds : to spend on a row, about.
-    small : whether to measure the first call, and calls of tensors, beside the others.
+    small : whether to measure few elements, and beside them the first call and calls of tensors.
     stop_after : seconds after which no row is started; the rest is left for a run that goes on.
     goes_on : whether to measure only what the file of numbers lacks.
     compiled : on a GPU, dtypes for which torch.compile takes part, where it is a peer.
@@ -141,7 +143,8 @@ class Case:
 class Asked:
     """A request for cases of an op, in a direction and a dtype, on the CPU or on a GPU.
 
-    sizes : elements of an array; None for the sizes of the family. shapes : as `Options` has them.
+    sizes : elements of an array; None for the sizes of the family. shapes, small : as `Options` has
+        them.
     """
 
     op: Any
@@ -150,6 +153,7 @@ class Asked:
     on_gpu: bool
     sizes: Sizes = None
     shapes: tuple[str, ...] = ()
+    small: bool = False
 
     @property
     def forward(self) -> bool:
@@ -161,8 +165,8 @@ class Asked:
         return tuple(self.sizes or (nbytes // ITEM[self.dtype],))
 
     def layouts(self, table: Sequence[Layout], on_gpu: Sequence[Layout]) -> Sequence[Layout]:
-        """The layouts on a GPU, or those of a table of the CPU that are asked for."""
-        return on_gpu if self.on_gpu else chosen(table, self.shapes)
+        """The layouts of the sizes, on a GPU, or those of a table of the CPU that are asked for."""
+        return on_gpu if self.on_gpu or self.small else chosen(table, self.shapes)
 
     def case(self, shape: Shape, accesses: int, label: str = "", **more: Any) -> Case:
         """One of them; label: the shape, if there is none. more : further fields of a `Case`."""
@@ -253,7 +257,9 @@ class Family:
 
     def on_cpu(self, op: Any, direction: str, dtype: str, options: Options) -> list[Case]:
         """The cases on the CPU."""
-        return self.cases(Asked(op, direction, dtype, False, options.sizes, options.shapes))
+        told = options.sizes, options.shapes, options.small
+        found = self.cases(Asked(op, direction, dtype, False, *told))
+        return [case for case in found if not options.small or case.size <= SMALL]
 
     def on_gpu(self, op: Any, direction: str, dtype: str, sizes: Sizes) -> list[Case]:
         """The cases on a GPU, for the sizes that are asked for, if any."""

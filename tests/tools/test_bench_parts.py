@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from benchmarks import cli, cpu, results
+from benchmarks import cli, cpu
 from benchmarks.results import slug
 from benchmarks.scoreboard import cells, scoreboard, worst
 
@@ -59,10 +59,10 @@ def test_each_kind_of_machine_has_a_folder(tmp_path, monkeypatch):
     (here,) = tmp_path.iterdir()
     assert {file.name for file in here.iterdir()} == {"bench.json", "scoreboard.md"}
     kept = (here / "bench.json").read_bytes()
-    facts = results.config.config()
+    facts = cpu.config.config()
     name, isa, threads = facts["processor"], facts["isa"]["chosen"], facts["threads"]["limit"]
     for other in ({"isa": {**facts["isa"], "chosen": "other"}}, {"processor": "Another"}):
-        monkeypatch.setattr(results.config, "config", lambda other=other: facts | other)
+        monkeypatch.setattr(cpu.config, "config", lambda other=other: facts | other)
         assert cli.main(words) == 0
         assert (here / "bench.json").read_bytes() == kept
     for folder in (slug("Another", isa, threads), slug(name, "other", threads)):

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from benchmarks import cpu, mkl, shapes
+from benchmarks import cpu, mkl
 from benchmarks.workloads import FAMILIES
 from benchmarks.workloads.other import OTHER
 from benchmarks.workloads.work import Options
@@ -18,7 +18,7 @@ NAMES = list(dict.fromkeys(op.family for op in fa.ops.values()))
 
 
 def cases(family, directions=("forward", "backward")):
-    options = Options((96,), (), (), (), (THREADS,), shapes=(shapes.TINY,))
+    options = Options((96,), (), (), (), (THREADS,), small=True)
     for op, direction in product(fa.ops.values(), directions):
         if op.family == family:
             yield from FAMILIES[family].on_cpu(op, direction, "float32", options)
@@ -36,8 +36,8 @@ def agrees(case, peer):
         return None
     ours = as_numbers(made.calls[FRESH]())[0]
     return any(
-        theirs.shape == ours.shape and np.allclose(theirs, ours, 1e-4, 1e-5)
-        for theirs in as_numbers(made.calls[peer]())
+        theirs.size == ours.size and np.allclose(theirs.ravel(), ours.ravel(), 1e-4, 1e-5)
+        for theirs in as_numbers(made.calls[peer]())  # axes of length 1 may be gone
     )
 
 

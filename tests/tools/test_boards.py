@@ -164,7 +164,7 @@ def test_peers_of_gates_do_the_same_work(gates, peer, direction, monkeypatch):
 
     monkeypatch.setattr(work, "compiled_by_torch", traced)
     float32 = np.dtype(np.float32)
-    options = Options((), (float32,), (direction,), (peer,), (1,), shapes=(shapes.TINY,))
+    options = Options((512,), (float32,), (direction,), (peer,), (1,), small=True)
     (case,) = FAMILIES[gates.family].on_cpu(gates, direction, "float32", options)
     made = cpu.workload(case, [*peers.versions(options.peers)], 1)
     assert not made.left_out
