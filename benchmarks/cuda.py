@@ -17,11 +17,10 @@ from importlib.util import find_spec
 from itertools import product
 from math import ceil
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from fastact.bench.bench import by_torch
-from fastact.bench.turns import asked, first_line, medians, time_of
+from fastact.bench.turns import Row, asked, first_line, medians, time_of
 from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORCH
 from fastact.ops.engine.op import arrays_of
 from fastact.terminal import say
@@ -30,7 +29,7 @@ from .board import run, tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE, by_liger
-from .results import GpuRow, Latency, Results, facts_of
+from .results import GpuRow, Results, facts_of
 from .workloads import FAMILIES
 from .workloads.work import ITEM, Case, Options, Work, torch_binder
 
@@ -228,7 +227,7 @@ def measure(case: Case, device: Gpu, options: Options, wanted: Sequence[str]) ->
     )
 
 
-def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Latency:
+def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Row:
     """What a call costs the host, while the queue does not fill up."""
     work = Work(case, FAMILIES[case.op.family], device)
     calls: dict[str, list[Call]] = {OURS: [work.ours], FRESH: [work.fresh]}
@@ -237,13 +236,7 @@ def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Latency:
     samples = host_seconds(
         {name: of[0] for name, of in calls.items()}, _LATENCY_ROUNDS, device.synchronize
     )
-    return Latency(
-        case.op.name,
-        case.direction,
-        case.dtype,
-        case.size,
-        {name: median(values) for name, values in samples.items()},
-    )
+    return Row(**case.words, **medians(samples), size=case.size)
 
 
 def host_seconds(

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fastact.bench.turns import duration
+from fastact.bench.turns import Row, duration
 from fastact.measure.peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 from fastact.terminal import markdown_table, paragraph, say, styled, table
 
 from .board import left_out_lines, say_left
 from .liger import OPS
-from .results import GpuRow, Latency, Results, tables_of
+from .results import GpuRow, Results, tables_of
 
 LEGEND = """\
 Times are medians over rounds, of the GPU, by events around many calls with the queue kept full; the
@@ -60,12 +60,12 @@ def print_rows(rows: Sequence[GpuRow]) -> None:
     say("", styled(_title(rows[0]), "bold"), table(*_columns(rows)))
 
 
-def _latency_columns(latencies: Sequence[Latency]) -> tuple[list[str], list[list[str]]]:
+def _latency_columns(latencies: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     names = list(dict.fromkeys(name for one in latencies for name in one.seconds))
     header = ["op", "dtype", "elements", *("without out=" if n == FRESH else n for n in names)]
     lines = []
     for one in latencies:
-        line = [f"{one.op} {one.direction}", one.dtype, str(one.elements)]
+        line = [f"{one.op} {one.direction}", one.dtype, str(one.size)]
         line += [duration(one.seconds[n]) if n in one.seconds else "–" for n in names]
         lines.append(line)
     return header, lines

@@ -72,24 +72,13 @@ class GpuRow(Row):
         return of_graph + [f"{self.name}: {peer} has another result" for peer in self.wrong]
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Median seconds that the host spends in one call of so few elements that only that counts."""
-
-    op: str
-    direction: str
-    dtype: str
-    elements: int
-    seconds: dict[str, float]
-
-
 @dataclass
 class Results:
     """All that was measured, in one run or in several.
 
     facts : the machine, the build and the peers.
     left : how many rows the last run had no time for, and `unreached` their names.
-    latency : on a GPU, what calls cost the host.
+    latency : on a GPU, what calls of next to nothing cost the host.
     failures : cases that failed, and why.
     absent : peers that were asked for and are not installed, and why.
     """
@@ -97,7 +86,7 @@ class Results:
     facts: Mapping[str, Any]
     rows: list[Any] = field(default_factory=list)
     left: int = 0
-    latency: list[Latency] = field(default_factory=list)
+    latency: list[Row] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     unreached: list[str] = field(default_factory=list)
@@ -142,10 +131,14 @@ class Results:
         write_whole(json_file, f"{{\n{text}\n}}\n")
 
 
-def _place(one: Row | GpuRow | Latency) -> tuple[int, int, bool, int]:
+def _place(one: Row) -> tuple[int, int, bool, int]:
     """Where its table stands among all."""
-    threads = getattr(one, "threads", 0)
-    return list(ops).index(one.op), threads, one.direction != "forward", list(ITEM).index(one.dtype)
+    return (
+        list(ops).index(one.op),
+        one.threads,
+        one.direction != "forward",
+        list(ITEM).index(one.dtype),
+    )
 
 
 def tables_of(rows: Iterable[Any]) -> list[list[Any]]:
@@ -179,17 +172,13 @@ def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = N
         found = json.loads(json_file.read_text(encoding="utf-8"))
         facts = {**({"driver": ""} if on_gpu else {}), **found["machine"]}
         str(facts["gpu" if on_gpu else "processor"])
-        rows = [
-            kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in row.items()})
-            for row in map(_as_fields, found["rows"])
-            if row["op"] in names
-        ]
+        rows = [kind(**_as_fields(row)) for row in found["rows"] if row["op"] in names]
         failures = found.get("failures", {}).items()
         return Results(
             facts,
             sorted(rows, key=_place),
             found.get("left", 0),
-            [Latency(**one) for one in found.get("latency", ()) if one["op"] in names],
+            [Row(**_as_fields(one)) for one in found.get("latency", ()) if one["op"] in names],
             {name: why for name, why in failures if name.split()[0] in names},
             found.get("absent", {}),
             found.get("unreached", []),
@@ -200,11 +189,13 @@ def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = N
 
 
 def _as_fields(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a row; older files of a GPU name all peers that were asked."""
+    """The fields of a row; older files of a GPU name all peers, and tell less of small calls."""
     row.pop("rate", None)
     if "asked" in row:
         row["without"] = [peer for peer in row.pop("asked") if peer not in row["ratios"]]
-    return row
+    if "elements" in row:
+        row |= {"what": "", "rounds": 0, "ratios": {}, "size": row.pop("elements")}
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
 
 
 def start(json_file: Path | None, facts: dict[str, Any], goes_on: bool) -> Results:

@@ -4,10 +4,11 @@ from itertools import product
 
 import pytest
 from benchmarks import cli, plots
-from benchmarks.results import GpuRow, Latency, Results, read
+from benchmarks.results import GpuRow, Results, read
 from benchmarks.workloads import FAMILIES
 
 import fastact as fa
+from fastact.bench.turns import Row
 from fastact.measure.peers import COPY, FRESH, OURS
 
 FACTS = {
@@ -29,7 +30,7 @@ def made_up(*dtypes: str) -> Results:
             shown = {"bytes": case.moved, "buffers": 2, "graph": "", "span": case.span}
             shown["series"] = case.series
             rows.append(GpuRow(*case.words.values(), 7, took, ratios, **shown))
-    latency = Latency("mish", "forward", "float32", 64, {OURS: 1e-6, FRESH: 2e-6})
+    latency = Row("mish", "forward", "float32", "", 7, {OURS: 1e-6, FRESH: 2e-6}, {}, 64)
     return Results(FACTS, rows, 0, [latency])
 
 
