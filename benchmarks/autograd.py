@@ -116,15 +116,6 @@ BLOCKS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
 }
 
 
-def block(name: str, rows: int) -> tuple[str, list[Call], list[Call]]:
-    """Its case in words, and fastact's and torch's calls: eager and compiled."""
-    ours, theirs, whole = BLOCKS[name]
-    compiled = compiled_by_torch(torch, ours), torch.compile(theirs, fullgraph=True, dynamic=False)
-    pairs = zip((ours, theirs), compiled, strict=True)
-    calls = [[_step(function, rows, whole) for function in pair] for pair in pairs]
-    return f"{rows:,} × {WIDTH}", calls[0], calls[1]
-
-
 def _step(function: Callable[..., Tensor], rows: int, whole: str) -> Call:
     torch.manual_seed(0)
     shapes = [(rows, WIDTH), *((rows, WIDTH) if n in whole else (WIDTH,) for n in "ab")]
@@ -188,10 +179,13 @@ def measure_fusion(args: argparse.Namespace) -> Iterator[Timed]:
     """Rows of blocks of several operations, eager and compiled, and their gradients."""
     open_torch(args.threads)
     for name in args.names or BLOCKS:
+        ours, theirs, whole = BLOCKS[name]
         for rows in dict.fromkeys(max(1, size // WIDTH) for size in args.sizes):
-            case, ours, theirs = block(name, rows)
-            calls = {OURS: ours[0], TORCH: theirs[0], OURS_COMPILED: ours[1], COMPILED: theirs[1]}
-            yield _row(args, name, case, "float32", calls)
+            theirs_compiled = torch.compile(theirs, fullgraph=True, dynamic=False)
+            compiled = {OURS_COMPILED: compiled_by_torch(torch, ours), COMPILED: theirs_compiled}
+            functions = {OURS: ours, TORCH: theirs, **compiled}
+            calls = {who: _step(function, rows, whole) for who, function in functions.items()}
+            yield _row(args, name, f"{rows:,} × {WIDTH}", "float32", calls)
 
 
 def _of_models(args: argparse.Namespace, known: Iterable[str]) -> Iterator[tuple[str, str, Any]]:

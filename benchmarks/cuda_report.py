@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from fastact.bench.bench import title_of
 from fastact.bench.turns import Row, duration
 from fastact.measure.peers import COPY, FRESH, GPU_PEERS, LIGER, OURS, READ
 from fastact.terminal import markdown_table, paragraph, say, styled, table
@@ -51,13 +52,9 @@ def _columns(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[str]]]:
     return header, lines
 
 
-def _title(row: GpuRow) -> str:
-    return f"{row.op}, {row.direction}, {row.dtype}"
-
-
 def print_rows(rows: Sequence[GpuRow]) -> None:
     """One table: the rows of one op, direction and dtype."""
-    say("", styled(_title(rows[0]), "bold"), table(*_columns(rows)))
+    say("", styled(title_of(rows[0]), "bold"), table(*_columns(rows)))
 
 
 def _latency_columns(latencies: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -142,7 +139,7 @@ def markdown(results: Results) -> str:
     if results.problems:
         parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
     for part in tables_of(results.rows):
-        parts += [f"## {_title(part[0])}", markdown_table(*_columns(part))]
+        parts += [f"## {title_of(part[0])}", markdown_table(*_columns(part))]
         parts += left_out_lines(row.left_out for row in part)
     parts.append(_legend(results.rows))
     if results.latency:

@@ -273,8 +273,8 @@ def bench(chosen: Sequence[Any], options: Settings, json_file: Path | None = Non
 
 def title_of(row: Row) -> str:
     """Return the title of a table: one op, direction and dtype."""
-    threads = f"{row.threads} thread{'s' if row.threads > 1 else ''}"
-    return f"{row.op}, {row.direction}, {row.dtype}, {threads}"
+    threads = f", {row.threads} thread{'s' if row.threads > 1 else ''}" if row.threads else ""
+    return f"{row.op}, {row.direction}, {row.dtype}{threads}"
 
 
 def columns(rows: Sequence[Row], heading: str, known: Sequence[str]) -> Iterator[list[str]]:
