@@ -86,19 +86,16 @@ _MEASURING = (
     *("resume", "list", "results", "json"),
 )
 _ONLY_ON_CPU = ("threads", "shapes", "small", "list", "results", "scoreboard")
-_MEASURING_ON_GPU = (*_MEASURING, "dtypes", "directions", "peers")
 
 
 def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> results.Results:
-    """Return what a file has of the ops that are named; on a CPU of types, peers and so on, too."""
+    """Return what a file has of the ops, types, directions, peers and threads that are named."""
     on_gpu = args.device == "cuda"
-    _refuse(args, parser, "--from", *(_MEASURING_ON_GPU if on_gpu else _MEASURING))
+    _refuse(args, parser, "--from", *_MEASURING)
     try:
         found = results.read(args.source, on_gpu, _ops(args, parser))
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if on_gpu:
-        return found
     known = _known(on_gpu)
     named = known if args.peers is None else _chosen(parser, "peer", args.peers, known)
     found.rows = [
@@ -214,8 +211,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     _add(pages, "plot", Path, "F.png", drawn)
     again = (
-        "measure nothing: show, write or draw what --json wrote to F; of a CPU, of the types, "
-        "directions, peers and threads that are named"
+        "measure nothing: show, write or draw what --json wrote to F, of the types, directions, "
+        "peers and threads that are named"
     )
     pages.add_argument("--from", type=Path, dest="source", metavar="F", help=again)
 
