@@ -200,14 +200,22 @@ BACKENDS = [*ISAS, *KERNELS]
 
 
 def on_backends(names: str, rows: Iterable[Any], on_devices: Iterable[Any] = ()) -> Any:
-    """Each of these rows of values on each backend, and some on devices alone: a plain run has all
-    of the pairs."""
-    pairs = [(*row, backend) for row in rows for backend in BACKENDS]
-    pairs += [(*row, device) for row in on_devices for device in KERNELS]
-    ids = ["-".join(getattr(value, "name", str(value)) for value in pair) for pair in pairs]
-    return pytest.mark.parametrize(
-        (*names.split(), "backend"), pairs, ids=ids, indirect=["backend"]
-    )
+    """Each of these rows of values on each backend, and some on devices alone.
+
+    A plain run has each row on one instruction set, on the next one for the next row, and on all
+    devices.
+    """
+    pairs = []
+    for k, row in enumerate(rows):
+        for backend in BACKENDS:
+            is_other = backend in ISAS and backend != ISAS[k % len(ISAS)]
+            pairs.append(((*row, backend), pytest.mark.thorough if is_other else ()))
+    pairs += [((*row, device), ()) for row in on_devices for device in KERNELS]
+    params = [
+        pytest.param(*pair, marks=marks, id="-".join(getattr(v, "name", str(v)) for v in pair))
+        for pair, marks in pairs
+    ]
+    return pytest.mark.parametrize((*names.split(), "backend"), params, indirect=["backend"])
 
 
 on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)
