@@ -54,7 +54,7 @@ LARGE += [(9, 12, 20, 20), (9, 20, 20, 12), (20_001, 3), (3, 2500, 65), (45, 24,
 EMPTY = [(0, 4), (4, 0), (0, 0), (0, 4, 6), (2, 0, 6), (2, 4, 0)]
 
 
-#: Ops whose elements don't depend on each other: a long row tells them nothing that a short one doesn't.
+#: Ops whose elements don't depend on each other: a long row shows no more of them than a short one.
 MAPS = ("activations", "bias", "dropout", "gated", "gates", "parametric")
 
 #: Normal numbers, drawn once: to draw them for each array would take a third of the tests' time.
