@@ -57,6 +57,9 @@ def first_of_families(cases: Iterable[Any]) -> list[Any]:
 each_family = pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
 
 
+THOROUGH = pytest.mark.thorough.mark  # made once: a run gives it to 100,000 cases
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
@@ -118,7 +121,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         rest = left
     for name, _, call in rest:
         if name.partition("::")[2] not in named:
-            call.marks.append(pytest.mark.thorough.mark)
+            call.marks.append(THOROUGH)
 
     # Without any, pytest would take the test for one without parameters: it deselects this one.
     calls[:] = [
