@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from asserting import pytest_configure as pytest_configure
 from asserting import pytest_pyfunc_call as pytest_pyfunc_call
 from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, KERNELS, Framework
 from hypothesis import HealthCheck, settings
