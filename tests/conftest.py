@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from asserting import pytest_configure as pytest_configure
 from asserting import pytest_pyfunc_call as pytest_pyfunc_call
 from devices import DEVICES, DTYPES, FORCED_ISA, FRAMEWORKS, KERNELS, Framework
 from hypothesis import HealthCheck, settings
@@ -55,6 +56,9 @@ def first_of_families(cases: Iterable[Any]) -> list[Any]:
 
 #: Ops of a family go one way through a bridge: a plain run has one of them.
 each_family = pytest.mark.parametrize("op", first_of_families(fa.ops.values()))
+
+
+THOROUGH = pytest.mark.thorough.mark  # made once: a run gives it to 100,000 cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -118,7 +122,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         rest = left
     for name, _, call in rest:
         if name.partition("::")[2] not in named:
-            call.marks.append(pytest.mark.thorough.mark)
+            call.marks.append(THOROUGH)
 
     # Without any, pytest would take the test for one without parameters: it deselects this one.
     calls[:] = [
@@ -200,14 +204,22 @@ BACKENDS = [*ISAS, *KERNELS]
 
 
 def on_backends(names: str, rows: Iterable[Any], on_devices: Iterable[Any] = ()) -> Any:
-    """Each of these rows of values on each backend, and some on devices alone: a plain run has all
-    of the pairs."""
-    pairs = [(*row, backend) for row in rows for backend in BACKENDS]
-    pairs += [(*row, device) for row in on_devices for device in KERNELS]
-    ids = ["-".join(getattr(value, "name", str(value)) for value in pair) for pair in pairs]
-    return pytest.mark.parametrize(
-        (*names.split(), "backend"), pairs, ids=ids, indirect=["backend"]
-    )
+    """Each of these rows of values on each backend, and some on devices alone.
+
+    A plain run has each row on one instruction set, on the next one for the next row, and on all
+    devices.
+    """
+    pairs = []
+    for k, row in enumerate(rows):
+        for backend in BACKENDS:
+            is_other = backend in ISAS and backend != ISAS[k % len(ISAS)]
+            pairs.append(((*row, backend), pytest.mark.thorough if is_other else ()))
+    pairs += [((*row, device), ()) for row in on_devices for device in KERNELS]
+    params = [
+        pytest.param(*pair, marks=marks, id="-".join(getattr(v, "name", str(v)) for v in pair))
+        for pair, marks in pairs
+    ]
+    return pytest.mark.parametrize((*names.split(), "backend"), params, indirect=["backend"])
 
 
 on_kernels = pytest.mark.parametrize("device", KERNELS, ids=lambda device: device.name)

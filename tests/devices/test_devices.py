@@ -226,7 +226,10 @@ def test_a_gpu_array_without_extension_driver_or_device():
 
 
 def test_disabled_by_the_environment():
-    code = """
+    tests = os.path.dirname(os.path.dirname(__file__))
+    code = f"""
+import sys
+sys.path.append({tests!r})
 from arrays import Elsewhere
 import fastact as fa
 try:
@@ -234,8 +237,7 @@ try:
 except fa.CudaUnavailableError as error:
     print(error)
 """
-    tests = os.path.dirname(os.path.dirname(__file__))
-    done = run_python(code, FASTACT_DISABLE_CUDA="1", PYTHONPATH=tests)
+    done = run_python(code, FASTACT_DISABLE_CUDA="1")
     assert "FASTACT_DISABLE_CUDA is set; unset it" in done.stdout, done.stderr
 
 

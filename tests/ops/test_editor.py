@@ -4,12 +4,10 @@ import inspect
 
 import jedi
 import pytest
+from conftest import each_family
 from processes import is_editable
 
 import fastact as fa
-
-OPS = list(fa.ops.values())
-each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,7 +19,7 @@ def own_cache(tmp_path_factory):
 
 
 @pytest.mark.skipif(is_editable, reason="an editable install, whose sources jedi does not find")
-@each_op
+@each_family
 def test_parameters_and_documentation(op):
     """By jedi, in a notebook or at a prompt; that pyright knows them, typing_sample.py shows."""
     for name, point in op.entry_points.items():

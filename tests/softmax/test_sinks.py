@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits
-from devices import DTYPES, FRAMEWORKS, Framework
+from devices import DTYPES, FRAMEWORKS, KERNELS, Framework
 
 import fastact as fa
 
@@ -83,6 +83,13 @@ def test_sinks_far_from_their_rows(
         sink = (x.max(-1).astype(np.float64) + apart * np.linspace(0.5, 1, len(x))).astype(dtype)
         assert_right(framework, x, dy, sink=sink)
         assert_right(framework, np.ascontiguousarray(x.T), dy.T, sink=sink, axis=0)
+
+
+@pytest.mark.parametrize("framework", KERNELS, ids=lambda framework: framework.name)
+def test_a_sink_above_a_row_of_many_blocks(framework: Framework) -> None:
+    """Its share is far from 1 and from 0: the largest terms and the others both count beside it."""
+    x, _, dy = arrays((2, 40_001), -1, (), "float64")
+    assert_right(framework, x, dy, sink=x.max(-1) + 0.5)
 
 
 @by_framework
