@@ -5,9 +5,8 @@
 // on nothing but the row's length: neither do bits.
 //
 //   softmax      exponentials go to a buffer of the thread, of at most kTileBytes, and are scaled
-//                from there, beside the next rows' where y goes past the caches: one read of
-//                memory, one write. Those of longer rows are computed twice, once for the sum and
-//                once for y: two reads
+//                from there: one read of memory, one write. Those of longer rows are computed
+//                twice, once for the sum and once for y: two reads
 //   log_softmax  the statistic, then (z - max) - log1p(s), from the cache where the row fits
 //   logsumexp, cross_entropy   one read. No probability is ever stored
 //   backward     a sum over the row, then its gradient; of logsumexp and cross_entropy one pass
@@ -351,8 +350,6 @@ struct RowStatistics : RowBlocks {
   RowsIn z_rows;                  // the block that was read last
   double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
   double own_max[kTileWidth];     // of rows with a sink: the maximum of the rest
-  LateProducts products = {};     // of the rows before, whose exponentials lie in the other half
-  int64_t half = 0;               // of `tile`, in bytes from its beginning, that keeps exponentials
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
@@ -365,30 +362,28 @@ struct RowStatistics : RowBlocks {
   }
 
   // Where a block is read and made.
-  char* place() { return by_tiles || is_single ? tile + half : buffer; }
+  char* place() { return by_tiles || is_single ? tile : buffer; }
   // Where the exponentials of a block are kept, or lie until their sum is known.
   RowsOut kept(const RowsBlock& b) {
     if (by_tiles) return {tile, keeps ? b.m * s.compute_item : 0};
-    return {keeps ? tile + half + b.column * s.compute_item : buffer, row_bytes};
+    return {keeps ? tile + b.column * s.compute_item : buffer, row_bytes};
   }
 
-  // Finds statistics of m rows; the first m of `products` are stored beside it. apart: as of
-  // SoftmaxLoops::block. y: an operand whose rows are written next, or -1. Where z leaves the
-  // range, they are found again.
+  // Finds statistics of m rows. apart: as of SoftmaxLoops::block. y: an operand whose rows are
+  // written next, or -1. Where z leaves the range, they are found again.
   void find(int x, int64_t first, int64_t m, bool apart, int y) {
     has_pivots = false, first_pivot = first;
-    find_once(x, first, m, apart, y, products);
+    find_once(x, first, m, apart, y);
     if (!set_pivots(x, first, m)) return;
-    find_once(x, first, m, apart, y, {});
+    find_once(x, first, m, apart, y);
     raise_lse(m);
   }
 
-  void find_once(int x, int64_t first, int64_t m, bool apart, int y, const LateProducts& late) {
+  void find_once(int x, int64_t first, int64_t m, bool apart, int y) {
     for_blocks(first, m, [&](const RowsBlock& b) {
       z_rows = z(x, b, place());
       TileStats& found = b.column ? block_stats : stats;
-      loops.block[apart](z_rows, m, b.n, next_and_target(b, x, y),
-                         late.block(b.column, b.n, s.compute_item), kept(b), &found);
+      loops.block[apart](z_rows, m, b.n, next_and_target(b, x, y), kept(b), &found);
       if (keeps && !by_tiles) block_max[b.column / kSoftmaxBlock] = found.max[0];
       if (b.column) kernels.merge(&stats, block_stats, m);
     });

@@ -103,8 +103,8 @@ struct TileReferences {
 };
 
 template <class T, bool apart>
-void tile_block(RowsIn z_, int64_t width, int64_t n, const NextRows&, const LateProducts&,
-                RowsOut exponentials, TileStats* stats) {
+void tile_block(RowsIn z_, int64_t width, int64_t n, const NextRows&, RowsOut exponentials,
+                TileStats* stats) {
   using C = Compute<T>;
   TileIn<T> z(z_, width);
   TileReferences<C> references;
