@@ -38,11 +38,7 @@ struct SoftmaxTarget {
 
 // A block of each of several rows. Of a band: rows that begin `stride` bytes apart. Of a tile: the
 // first elements of all rows, side by side, then `stride` bytes on the second ones, and so on.
-struct RowsIn {
-  const char* at;
-  int64_t stride;
-};
-struct RowsOut {
+struct BlockRows {
   char* at;
   int64_t stride;
 };
@@ -54,24 +50,25 @@ struct SoftmaxLoops {
   // The statistics OUT of z IN, and exponentials OUT, of the compute type; with a stride of 0 those
   // of a tile are not kept; [1]: the elements that are the maximum are counted apart, their
   // exponentials are left out of the sum, and those of a band are not kept.
-  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next, RowsOut exponentials,
+  void (*block[2])(BlockRows z, int64_t m, int64_t n, const NextRows& next, BlockRows exponentials,
                    TileStats* stats);
 
   // y OUT of a kind's y_of, of exponentials IN or of z IN (kinds.h), and of one or two numbers a
   // row.
-  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t m, int64_t n, const double* first,
-                              const double* second, RowsOut y);
+  void (*apply[kSoftmaxMaps])(BlockRows from, int64_t m, int64_t n, const double* first,
+                              const double* second, BlockRows y);
 
   // y OUT = a factor times exp(z IN) beside a maximum, which no z exceeds but by rounding.
-  void (*exponentials)(RowsIn z, int64_t m, int64_t n, const double* maxima, const double* factors,
-                       RowsOut y);
+  void (*exponentials)(BlockRows z, int64_t m, int64_t n, const double* maxima,
+                       const double* factors, BlockRows y);
 
   // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
-  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
+  void (*sum[kSoftmaxMaps])(BlockRows dy, BlockRows y, int64_t m, int64_t n, double* sums);
 
   // dx OUT = scale times the slope of dy IN, y IN and their sum, one a row.
-  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums,
-                                 double scale, const NextRows& next, RowsOut dx);
+  void (*gradient[kSoftmaxMaps])(BlockRows dy, BlockRows y, int64_t m, int64_t n,
+                                 const double* sums, double scale, const NextRows& next,
+                                 BlockRows dx);
 };
 
 // What is neither a band's nor a tile's; all data are of the compute type.
@@ -90,7 +87,7 @@ struct SoftmaxKernels {
   double (*lower)(double block_max, double max);
 
   // y OUT, past the caches, of a band = a factor, one a row, times exponentials IN.
-  void (*stream)(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y);
+  void (*stream)(BlockRows exponentials, int64_t m, int64_t n, const double* factors, BlockRows y);
 
   // Exponentials that are kept, and their sums, are this power of two times as large.
   double scale_of_terms;

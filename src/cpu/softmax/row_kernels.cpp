@@ -75,7 +75,7 @@ FASTACT_HD bool has_nan(const T* z, int64_t n) {
 
 // Whole cache lines go past the caches, and what lies before and behind them does not.
 template <class T>
-void stream_rows(RowsIn exponentials, int64_t m, int64_t n, const double* factors, RowsOut y) {
+void stream_rows(BlockRows exponentials, int64_t m, int64_t n, const double* factors, BlockRows y) {
   constexpr int64_t kLine = kStepOf<T>;
   for (int64_t j = 0; j < m; ++j) {
     const T* const from = pointer<T>(exponentials.at + j * exponentials.stride);
@@ -170,8 +170,8 @@ void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
 
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
 template <class T, bool apart>
-FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next, RowsOut exponentials,
-                         TileStats* stats) {
+FASTACT_MIXED void block(BlockRows z, int64_t m, int64_t n, const NextRows& next,
+                         BlockRows exponentials, TileStats* stats) {
   const auto row = [=](int64_t j) FASTACT_INLINED { return pointer<T>(z.at + j * z.stride); };
   const auto made = [=](int64_t j) FASTACT_INLINED {
     return pointer<T>(exponentials.at + j * exponentials.stride);
@@ -265,8 +265,8 @@ double lower(double block_max, double max) {
 }
 
 template <class T, class Kind>
-void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double* second,
-           RowsOut y) {
+void apply(BlockRows from, int64_t m, int64_t n, const double* first, const double* second,
+           BlockRows y) {
   for (int64_t j = 0; j < m; ++j) {
     const T* of = pointer<T>(from.at + j * from.stride);
     const T a = T(first[j]), b = Kind::kTakesTerms ? T(0) : T(second[j]);
@@ -276,8 +276,8 @@ void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double*
 }
 
 template <class T>
-FASTACT_MIXED void exponentials(RowsIn rows, int64_t m, int64_t n, const double* maxima,
-                                const double* factors, RowsOut y) {
+FASTACT_MIXED void exponentials(BlockRows rows, int64_t m, int64_t n, const double* maxima,
+                                const double* factors, BlockRows y) {
   for (int64_t j = 0; j < m; ++j) {
     const T* z = pointer<T>(rows.at + j * rows.stride);
     T* const to = pointer<T>(y.at + j * y.stride);
@@ -343,7 +343,7 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
 }
 
 template <class T, class Kind>
-void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
+void sum(BlockRows a, BlockRows b, int64_t m, int64_t n, double* sums) {
   for (int64_t j = 0; j < m; ++j) {
     const T* dy = pointer<T>(a.at + j * a.stride);
     if constexpr (Kind::kSumsProducts) {
@@ -357,8 +357,9 @@ void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
 }
 
 template <class T, class Kind>
-FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums,
-                            double scale_, const NextRows& next, RowsOut of_dx) {
+FASTACT_MIXED void gradient(BlockRows of_dy, BlockRows of_y, int64_t m, int64_t n,
+                            const double* sums, double scale_, const NextRows& next,
+                            BlockRows of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   for (int64_t j = 0; j < m; ++j) {

@@ -67,7 +67,7 @@ struct Forward : RowStatistics {
     }
   }
   // y OUT of a block of one row, the j-th of those at hand.
-  void compute_anew(const RowsBlock& b, int64_t j, RowsOut y) {
+  void compute_anew(const RowsBlock& b, int64_t j, BlockRows y) {
     const double factor = rows.factor[j] * kernels.scale_of_terms;
     loops.exponentials(z(Softmax::kX, b, buffer), 1, b.n, &rows.max[j], &factor, y);
   }
@@ -81,16 +81,16 @@ struct Forward : RowStatistics {
     for (int64_t j = 0; Kind::kTakesTerms && !takes_kept && j < m; ++j)
       scaled[j] = rows.factor[j] * kernels.scale_of_terms;
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const RowsOut y = streams ? stored(Softmax::kY, b) : target(Softmax::kY, b, place());
+      const BlockRows y = streams ? stored(Softmax::kY, b) : target(Softmax::kY, b, place());
       if (takes_kept) {
         if (!is_single) of_block = factor_of_block(b);
         const double* const factors = is_single ? rows.factor : &of_block;
         if (streams)
-          kernels.stream(as_input(kept(b)), m, b.n, factors, y);
+          kernels.stream(kept(b), m, b.n, factors, y);
         else
-          loops.apply[job.kind](as_input(kept(b)), m, b.n, factors, nullptr, y);
+          loops.apply[job.kind](kept(b), m, b.n, factors, nullptr, y);
       } else {
-        const RowsIn from = is_single && !keeps ? z_rows : z(Softmax::kX, b, place());
+        const BlockRows from = is_single && !keeps ? z_rows : z(Softmax::kX, b, place());
         if (Kind::kTakesTerms)
           loops.exponentials(from, m, b.n, rows.max, scaled, y);
         else
@@ -117,7 +117,7 @@ struct Forward : RowStatistics {
 
   // In a row that is NaN, elements that a mask leaves out are not.
   bool is_filled(int64_t j) const { return job.mask_kind != 0 && std::isnan(rows.factor[j]); }
-  void fill(const RowsBlock& b, int64_t j, RowsOut y) {
+  void fill(const RowsBlock& b, int64_t j, BlockRows y) {
     for (int64_t i = 0; i < b.n; ++i) {
       const bool is_out = !takes_part(Softmax::kX, b.row + j, b.column + i);
       store_as(s.compute_dtype, at(y, j, i), is_out ? Kind::kNothing : kUndefined);
@@ -157,13 +157,13 @@ struct Backward : RowBlocks {
     std::fill(sums, sums + m, 0.0);
     if (is_single) {
       const RowsBlock b{first, m, 0, size};
-      const RowsIn of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
+      const BlockRows of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
       loops.sum[job.kind](of_dy, of_y, m, size, sums);
       save_dsinks(first, m, sums);
       return make_gradient(b, of_dy, of_y);
     }
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const RowsIn of_y = sums_products ? load(Softmax::kOut, b, y) : RowsIn{};
+      const BlockRows of_y = sums_products ? load(Softmax::kOut, b, y) : BlockRows{};
       loops.sum[job.kind](load(Softmax::kDy, b, dy), of_y, m, b.n, sums);
     });
     save_dsinks(first, m, sums);
@@ -172,8 +172,8 @@ struct Backward : RowBlocks {
     });
   }
 
-  void make_gradient(const RowsBlock& b, RowsIn of_dy, RowsIn of_y) {
-    const RowsOut dx = job.cap != 0.0 ? in_buffer(dy, b.m) : target(Softmax::kDx, b, dy);
+  void make_gradient(const RowsBlock& b, BlockRows of_dy, BlockRows of_y) {
+    const BlockRows dx = job.cap != 0.0 ? in_buffer(dy, b.m) : target(Softmax::kDx, b, dy);
     loops.gradient[job.kind](of_dy, of_y, b.m, b.n, sums, job.scale, after(b), dx);
     if (job.cap != 0.0) times_slope(b, dx);
     finish(Softmax::kDx, b, dx, dy);
@@ -181,8 +181,8 @@ struct Backward : RowBlocks {
 
   // dx IN/OUT of a block, in a buffer, times the slope of the cap at x. What takes no part has a dx
   // of 0 whatever its x: 0 stands for that in `y`.
-  void times_slope(const RowsBlock& b, RowsOut dx) {
-    const RowsIn x = load(Softmax::kOfX, b, y);
+  void times_slope(const RowsBlock& b, BlockRows dx) {
+    const BlockRows x = load(Softmax::kOfX, b, y);
     const int64_t rows = x.at == y ? 1 : b.m, n = b.m * b.n / rows;
     for (int64_t j = 0; j < rows; ++j) {
       char* const to = dx.at + j * dx.stride;
@@ -258,7 +258,7 @@ struct LseBackward : RowStatistics {
   }
 
   // In a row that is NaN, elements that take no part are not.
-  void clear(const RowsBlock& b, int64_t j, RowsOut dx) const {
+  void clear(const RowsBlock& b, int64_t j, BlockRows dx) const {
     if (job.mask_kind == 0 || !std::isnan(factors[j])) return;
     for (int64_t i = 0; i < b.n; ++i)
       if (!takes_part(Softmax::kIn, b.row + j, b.column + i))
@@ -268,8 +268,8 @@ struct LseBackward : RowStatistics {
   void visit(int64_t first, int64_t m) {
     prepare(first, m);
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const RowsIn of_z = z(Softmax::kIn, b, place());
-      const RowsOut dx = target(Softmax::kDIn, b, place());
+      const BlockRows of_z = z(Softmax::kIn, b, place());
+      const BlockRows dx = target(Softmax::kDIn, b, place());
       loops.exponentials(of_z, m, b.n, maxima, factors, dx);
       for (int64_t j = 0; j < m; ++j) clear(b, j, dx);
       finish(Softmax::kDIn, b, dx, place());

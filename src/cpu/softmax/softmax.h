@@ -103,8 +103,6 @@ inline int64_t band_of(const StridedOperands& s) {
   return std::clamp<int64_t>(kBandBytes / (s.columns.size * s.compute_item), 1, kBand);
 }
 
-inline RowsIn as_input(RowsOut rows) { return {rows.at, rows.stride}; }
-
 // z is x itself.
 inline bool is_plain(const Softmax& job) {
   return job.mask_kind == 0 && job.scale == 1.0 && job.cap == 0.0;
@@ -215,7 +213,7 @@ struct RowBlocks : RowPass {
   }
 
   // Writes z of a block's rows that have pivots beside these. By halves, which overflow nowhere.
-  void apply_pivots(int x, const RowsBlock& b, RowsOut to) const {
+  void apply_pivots(int x, const RowsBlock& b, BlockRows to) const {
     for (int64_t j = 0; has_pivots && j < b.m; ++j) {
       const int64_t row = b.row + j;
       const double pivot = known_pivot(row);
@@ -232,15 +230,15 @@ struct RowBlocks : RowPass {
   }
 
   // A block of m rows that fills a buffer from its beginning on; and of operand k where it lies.
-  RowsOut in_buffer(char* buffer, int64_t m) const {
+  BlockRows in_buffer(char* buffer, int64_t m) const {
     return {buffer, by_tiles ? m * s.compute_item : row_bytes};
   }
-  RowsOut stored(int k, const RowsBlock& b) const {
+  BlockRows stored(int k, const RowsBlock& b) const {
     const OperandAxes& axes = by_tiles ? s.columns : s.rows;
     return {s.row(k, b.row) + s.columns.offset(k, b.column), axes.count ? axes.stride[k][0] : 0};
   }
   // Where it lies, if it needs no buffer.
-  RowsOut rows_at(int k, const RowsBlock& b, char* buffer) const {
+  BlockRows rows_at(int k, const RowsBlock& b, char* buffer) const {
     const bool lies = !by_tiles && s.is_direct[k] && (b.m == 1 || s.rows.count <= 1);
     return lies && !reader.bypasses(k) ? stored(k, b) : in_buffer(buffer, b.m);
   }
@@ -257,10 +255,10 @@ struct RowBlocks : RowPass {
     }
   }
 
-  // Gives operand k of a block, in `buffer` unless it need not be copied.
-  RowsIn load(int k, const RowsBlock& b, char* buffer) {
-    if (is_stored) return as_input(stored(k, b));
-    const RowsOut found = rows_at(k, b, buffer);
+  // Gives operand k of a block, in `buffer` unless it need not be copied: it is not to be written.
+  BlockRows load(int k, const RowsBlock& b, char* buffer) {
+    if (is_stored) return stored(k, b);
+    const BlockRows found = rows_at(k, b, buffer);
     if (by_tiles)
       reader.load_tile(k, b.row, b.m, b.column, b.n, buffer);
     else if (found.at == buffer)
@@ -268,11 +266,11 @@ struct RowBlocks : RowPass {
         const char* from = reader.load(k, buffer + offset);
         if (from != buffer + offset) memcpy(buffer + offset, from, n * s.compute_item);
       });
-    return as_input(found);
+    return found;
   }
 
   // Gives z of operand `x`, which the mask follows where there is one, as `load` does.
-  RowsIn z(int x, const RowsBlock& b, char* buffer) {
+  BlockRows z(int x, const RowsBlock& b, char* buffer) {
     if (is_plain(job)) return load(x, b, buffer);
     if (by_tiles) {
       reader.load_tile(x, b.row, b.m, b.column, b.n, buffer);
@@ -294,16 +292,16 @@ struct RowBlocks : RowPass {
       });
     }
     apply_pivots(x, b, in_buffer(buffer, b.m));
-    return as_input(in_buffer(buffer, b.m));
+    return in_buffer(buffer, b.m);
   }
 
   // The place where a block of operand k is made: its own, or `buffer`, from which `finish` stores
   // it.
-  RowsOut target(int k, const RowsBlock& b, char* buffer) const {
+  BlockRows target(int k, const RowsBlock& b, char* buffer) const {
     if (is_stored) return stored(k, b);
     return job.accumulate ? in_buffer(buffer, b.m) : rows_at(k, b, buffer);
   }
-  void finish(int k, const RowsBlock& b, RowsOut made, const char* buffer) {
+  void finish(int k, const RowsBlock& b, BlockRows made, const char* buffer) {
     if (made.at != buffer) return;
     if (by_tiles)
       reader.store_tile(k, b.row, b.m, b.column, b.n, buffer, job.accumulate);
@@ -347,7 +345,7 @@ struct RowStatistics : RowBlocks {
   const bool keeps;  // the exponentials of all rows at hand, in `tile`
   TileStats stats, block_stats;
   TileRows rows;
-  RowsIn z_rows;                  // the block that was read last
+  BlockRows z_rows;               // the block that was read last
   double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
   double own_max[kTileWidth];     // of rows with a sink: the maximum of the rest
   alignas(64) char tile[kTileBytes];
@@ -364,7 +362,7 @@ struct RowStatistics : RowBlocks {
   // Where a block is read and made.
   char* place() { return by_tiles || is_single ? tile : buffer; }
   // Where the exponentials of a block are kept, or lie until their sum is known.
-  RowsOut kept(const RowsBlock& b) {
+  BlockRows kept(const RowsBlock& b) {
     if (by_tiles) return {tile, keeps ? b.m * s.compute_item : 0};
     return {keeps ? tile + b.column * s.compute_item : buffer, row_bytes};
   }

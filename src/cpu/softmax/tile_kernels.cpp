@@ -11,27 +11,27 @@ namespace {
 // or converted.
 template <class T>
 struct TileIn {
-  const RowsIn rows;
+  const BlockRows rows;
   const int64_t width;
   Wide<T, kTileWidth> wide;
-  TileIn(const RowsIn& r, int64_t w) : rows(r), width(w) {}
+  TileIn(const BlockRows& r, int64_t w) : rows(r), width(w) {}
   FASTACT_HD const Compute<T>* read(int64_t i) {
     return wide.read(pointer<T>(rows.at + i * rows.stride), width);
   }
 };
 template <class T>
 struct TileOut {
-  const RowsOut rows;
+  const BlockRows rows;
   const int64_t width;
   Wide<T, kTileWidth> wide;
-  TileOut(const RowsOut& r, int64_t w) : rows(r), width(w) {}
+  TileOut(const BlockRows& r, int64_t w) : rows(r), width(w) {}
   FASTACT_HD Compute<T>* at(int64_t i) { return wide.to(pointer<T>(rows.at + i * rows.stride)); }
   FASTACT_HD void finish(int64_t i) { wide.finish(pointer<T>(rows.at + i * rows.stride), width); }
 };
 
 // y[i][j] = f(x[i][j], j), x of T and y of U.
 template <class T, class U, class F>
-FASTACT_HD void map_tile(RowsIn x, int64_t n, int64_t width, RowsOut y, F f) {
+FASTACT_HD void map_tile(BlockRows x, int64_t n, int64_t width, BlockRows y, F f) {
   TileIn<T> from(x, width);
   TileOut<U> to(y, width);
   for (int64_t i = 0; i < n; ++i) {
@@ -103,7 +103,7 @@ struct TileReferences {
 };
 
 template <class T, bool apart>
-void tile_block(RowsIn z_, int64_t width, int64_t n, const NextRows&, RowsOut exponentials,
+void tile_block(BlockRows z_, int64_t width, int64_t n, const NextRows&, BlockRows exponentials,
                 TileStats* stats) {
   using C = Compute<T>;
   TileIn<T> z(z_, width);
@@ -181,8 +181,8 @@ struct TileNumbers {
 };
 
 template <class T, class Kind>
-void tile_apply(RowsIn from, int64_t width, int64_t n, const double* first, const double* second,
-                RowsOut y) {
+void tile_apply(BlockRows from, int64_t width, int64_t n, const double* first, const double* second,
+                BlockRows y) {
   using C = Compute<T>;
   using From = std::conditional_t<Kind::kTakesTerms, C, T>;
   const TileNumbers<C> a(first, width), b(Kind::kTakesTerms ? first : second, width);
@@ -192,8 +192,8 @@ void tile_apply(RowsIn from, int64_t width, int64_t n, const double* first, cons
 }
 
 template <class T>
-void tile_exponentials(RowsIn z, int64_t width, int64_t n, const double* maxima,
-                       const double* factors, RowsOut y) {
+void tile_exponentials(BlockRows z, int64_t width, int64_t n, const double* maxima,
+                       const double* factors, BlockRows y) {
   using C = Compute<T>;
   TileReferences<C> references;
   alignas(64) C factor[kTileWidth];
@@ -223,7 +223,7 @@ double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
 }
 
 template <class T, class Kind>
-void tile_sum(RowsIn dy_, RowsIn y_, int64_t width, int64_t n, double* sums) {
+void tile_sum(BlockRows dy_, BlockRows y_, int64_t width, int64_t n, double* sums) {
   TileIn<T> dy(dy_, width), y(y_, width);
   TileLanes lanes(n, width);
   for (int64_t i = 0; i < n; ++i) {
@@ -244,8 +244,8 @@ void tile_sum(RowsIn dy_, RowsIn y_, int64_t width, int64_t n, double* sums) {
 }
 
 template <class T, class Kind>
-void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t width, int64_t n, const double* sums,
-                   double scale_, const NextRows&, RowsOut of_dx) {
+void tile_gradient(BlockRows of_dy, BlockRows of_y, int64_t width, int64_t n, const double* sums,
+                   double scale_, const NextRows&, BlockRows of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   alignas(64) C first[kTileWidth], second[kTileWidth], finite[kTileWidth];

@@ -264,18 +264,6 @@ void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
 }
 
-void fold(const double* lanes, double* sums) {
-  for (int s = 0; s < 2; ++s) {
-    double lane[kNormLanes];
-    memcpy(lane, lanes + s * kNormLanes, sizeof lane);
-#pragma GCC unroll 8
-    for (int half = kNormLanes / 2; half > 0; half /= 2)
-#pragma omp simd
-      for (int k = 0; k < half; ++k) lane[k] += lane[half + k];
-    sums[s] = lane[0];
-  }
-}
-
 // The operands of `finish` for `count` rows, from a column on.
 template <class T, int count>
 struct RowsToFinish {
@@ -412,7 +400,6 @@ void add_band(const char* sums, int64_t n, double* total) {
       normalise_spans<T>,                                       \
       {add_sums<T, false>, add_sums<T, true>},                  \
       {sum_rows<T, false>, sum_rows<T, true>},                  \
-      fold,                                                     \
       {finish<T, false>, finish<T, true>},                      \
       sum_spans<T>,                                             \
       finish_spans<T>,                                          \
