@@ -29,20 +29,6 @@ struct TileOut {
   FASTACT_HD void finish(int64_t i) { wide.finish(pointer<T>(rows.at + i * rows.stride), width); }
 };
 
-// y[i][j] = f(x[i][j], j), x of T and y of U.
-template <class T, class U, class F>
-FASTACT_HD void map_tile(BlockRows x, int64_t n, int64_t width, BlockRows y, F f) {
-  TileIn<T> from(x, width);
-  TileOut<U> to(y, width);
-  for (int64_t i = 0; i < n; ++i) {
-    const Compute<T>* const of = from.read(i);
-    Compute<U>* const made = to.at(i);
-#pragma omp simd
-    for (int64_t j = 0; j < width; ++j) made[j] = f(of[j], j);
-    to.finish(i);
-  }
-}
-
 // The lanes of a tile: kSoftmaxLanes of each of its rows.
 struct TileLanes {
   alignas(64) double lanes[kSoftmaxLanes * kTileWidth];
@@ -186,9 +172,15 @@ void tile_apply(BlockRows from, int64_t width, int64_t n, const double* first, c
   using C = Compute<T>;
   using From = std::conditional_t<Kind::kTakesTerms, C, T>;
   const TileNumbers<C> a(first, width), b(Kind::kTakesTerms ? first : second, width);
-  map_tile<From, T>(from, n, width, y, [&](C value, int64_t j) FASTACT_INLINED {
-    return Kind::y_of(value, a.of[j], b.of[j]);
-  });
+  TileIn<From> in(from, width);
+  TileOut<T> out(y, width);
+  for (int64_t i = 0; i < n; ++i) {
+    const C* const of = in.read(i);
+    C* const made = out.at(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) made[j] = Kind::y_of(of[j], a.of[j], b.of[j]);
+    out.finish(i);
+  }
 }
 
 template <class T>
