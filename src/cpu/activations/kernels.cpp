@@ -24,13 +24,23 @@ constexpr bool kPrefetches = false;
 constexpr bool kPrefetches = true;
 #endif
 
-// one(k) for all of n elements of T, a cache line at a time; before(i) of the line from i on.
-template <class T, class One, class Before>
-FASTACT_HD void for_elements(int64_t n, One one, Before before) {
+// y[i] = f(x[i]...), or y[i] += of the same, a cache line at a time, beside which later ones are
+// prefetched.
+//
+// The operands are __restrict although an input may be the output: an element is read before it is
+// written, and nobody else reads it. Otherwise the stores of one vector hold the loads of the next
+// one back, and the compiler can't mix their steps.
+template <bool accumulate, class T, class F, class... From>
+FASTACT_HD void map_wide(T* __restrict y, int64_t n, int64_t ahead, F f,
+                         const From* __restrict... x) {
   constexpr int64_t kLine = kCacheLine / sizeof(T);
+  const auto one = [=](int64_t k) FASTACT_INLINED {
+    const T value = f(x[k]...);
+    y[k] = accumulate ? y[k] + value : value;
+  };
   int64_t i = 0;
   for (; kPrefetches && i + kLine <= n; i += kLine) {
-    before(i);
+    (prefetch<1>(x + i, ahead), ...), prefetch<1>(y + i, ahead);
 #pragma omp simd
     for (int64_t k = i; k < i + kLine; ++k) one(k);
   }
@@ -38,18 +48,11 @@ FASTACT_HD void for_elements(int64_t n, One one, Before before) {
   for (int64_t k = i; k < n; ++k) one(k);
 }
 
-// y[i] = f(x[i]), a cache line at a time, beside which later ones are prefetched; 16 bits, whose
-// conversions take longer than memory does, in chunks.
-//
-// The operands are __restrict although an input may be the output: an element is read before it is
-// written, and nobody else reads it. Otherwise the stores of one vector hold the loads of the next
-// one back, and the compiler can't mix their steps.
+// y[i] = f(x[i]). 16 bits, whose conversions take longer than memory does, go in chunks.
 template <class T, class F>
 FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t ahead, F f) {
   if constexpr (sizeof(T) >= sizeof(float)) {
-    for_elements<T>(
-        n, [=](int64_t k) FASTACT_INLINED { y[k] = f(x[k]); },
-        [=](int64_t i) FASTACT_INLINED { prefetch<1>(x + i, ahead), prefetch<1>(y + i, ahead); });
+    map_wide<false>(y, n, ahead, f, x);
   } else {
     float wide[kChunk];
     for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
@@ -59,19 +62,6 @@ FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t 
       chunk_from_float(wide, y + i, m);
     });
   }
-}
-
-// dx[i] = f(dy[i], x[i]), or dx[i] += of the same
-template <bool accumulate, class T, class F>
-FASTACT_HD void map2(const T* __restrict dy, const T* __restrict x, T* __restrict dx, int64_t n,
-                     int64_t ahead, F f) {
-  const auto one = [=](int64_t k) FASTACT_INLINED {
-    const T product = f(dy[k], x[k]);
-    dx[k] = accumulate ? dx[k] + product : product;
-  };
-  for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
-    prefetch<1>(dy + i, ahead), prefetch<1>(x + i, ahead), prefetch<1>(dx + i, ahead);
-  });
 }
 
 // Maps 16-bit data. A chunk asks whether it accumulates: kernels of their own would be a sixth
@@ -91,20 +81,6 @@ FASTACT_HD void narrow_map2(const T* __restrict dy, const T* __restrict x, T* __
       for (int64_t k = 0; k < m; ++k) wide_dx[k] += wide_dy[k];
     }
     chunk_from_float(wide_dx, dx + i, m);
-  });
-}
-
-// y[i] = f(a[i], b[i], x[i]), or y[i] += of the same
-template <bool accumulate, class T, class F>
-FASTACT_HD void map3(const T* __restrict a, const T* __restrict b, const T* __restrict x,
-                     T* __restrict y, int64_t n, int64_t ahead, F f) {
-  const auto one = [=](int64_t k) FASTACT_INLINED {
-    const T product = f(a[k], b[k], x[k]);
-    y[k] = accumulate ? y[k] + product : product;
-  };
-  for_elements<T>(n, one, [=](int64_t i) FASTACT_INLINED {
-    prefetch<1>(a + i, ahead), prefetch<1>(b + i, ahead);
-    prefetch<1>(x + i, ahead), prefetch<1>(y + i, ahead);
   });
 }
 
@@ -153,8 +129,9 @@ template <class T, template <class, bool> class A, bool by_value, bool accumulat
 FASTACT_MIXED_LOOP void mixed_backward(char* const* operands, int64_t n, const double* parameters,
                                        int64_t ahead) {
   const A<T, false> a(parameters);
-  map2<accumulate>(pointer<T>(operands[0]), pointer<T>(operands[1]), pointer<T>(operands[2]), n,
-                   ahead, [&](T dy, T x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); });
+  const auto of = [&](int k) FASTACT_INLINED { return pointer<T>(operands[k]); };
+  const auto one = [&](T dy, T x) FASTACT_INLINED { return gradient<by_value>(a, dy, x); };
+  map_wide<accumulate>(of(2), n, ahead, one, of(0), of(1));
 }
 
 // The derivative of dx by what was saved, times ddx.
@@ -162,9 +139,9 @@ template <class T, template <class, bool> class A, bool accumulate>
 void wide_second(char* const* operands, int64_t n, const double* parameters, int64_t ahead) {
   const A<T, false> a(parameters);
   const auto of = [&](int k) FASTACT_INLINED { return pointer<T>(operands[k]); };
-  map3<accumulate>(of(0), of(2), of(1), pointer<T>(operands[3]), n, ahead,
-                   [&](T dy, T ddx, T saved)
-                       FASTACT_INLINED { return dy * (ddx * second_by_saved(a, saved)); });
+  const auto one = [&](T dy, T saved, T ddx)
+                       FASTACT_INLINED { return dy * (ddx * second_by_saved(a, saved)); };
+  map_wide<accumulate>(of(3), n, ahead, one, of(0), of(1), of(2));
 }
 
 // 16 bits go through the kernel of float, chunk by chunk: kernels of their own were a third of the
@@ -203,7 +180,7 @@ void term_backward(char* const* operands, int64_t n, const double*, int64_t ahea
   if constexpr (is_half<T>)
     narrow_map2(of(0), of(1), of(2), n, accumulate, one);
   else
-    map2<accumulate>(of(0), of(1), of(2), n, ahead, one);
+    map_wide<accumulate>(of(2), n, ahead, one, of(0), of(1));
 }
 
 // The statistics of a gradient: mean and m2; one without a mean; one about a mean.
@@ -268,7 +245,7 @@ void add(char* const* operands, int64_t n, const double*, int64_t ahead) {
   if constexpr (is_half<T>)
     narrow_map2(x, x, y, n, true, itself);
   else
-    map2<true>(x, x, y, n, ahead, itself);
+    map_wide<true>(y, n, ahead, itself, x, x);
 }
 
 #define FASTACT_ELEMENTARY(name, bound, value)                                             \

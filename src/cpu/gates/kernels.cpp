@@ -237,26 +237,17 @@ FASTACT_HD void backward_step(const GateRows& rows, int64_t row, int64_t columns
   dbefore.finish(0, n);
 }
 
-template <class Kind, class T, bool recomputes, class Gates>
-FASTACT_HD void backward_rows(const GateRows& rows, int64_t count, int64_t columns) {
-  for (int64_t row = 0; row < count; ++row)
-    for_steps<T>(columns, [&](int64_t column, int64_t n) FASTACT_INLINED {
-      backward_step<Kind, T, recomputes, Gates>(rows, row, columns, column, n);
-    });
-}
-
 template <class Kind, class T, bool recurrent, bool saves>
 void forward(const GateRows& rows, int64_t count, int64_t columns) {
   for (int64_t row = 0; row < count; ++row)
     forward_row<Kind, T, recurrent, saves>(rows, row, columns);
 }
-template <class Kind, class T>
+template <class Kind, class T, bool recomputes, class Gates>
 void backward(const GateRows& rows, int64_t count, int64_t columns) {
-  backward_rows<Kind, T, false, Saved<Kind, T>>(rows, count, columns);
-}
-template <class Kind, class T, bool recurrent>
-void recompute(const GateRows& rows, int64_t count, int64_t columns) {
-  backward_rows<Kind, T, true, Made<Kind, T, recurrent>>(rows, count, columns);
+  for (int64_t row = 0; row < count; ++row)
+    for_steps<T>(columns, [&](int64_t column, int64_t n) FASTACT_INLINED {
+      backward_step<Kind, T, recomputes, Gates>(rows, row, columns, column, n);
+    });
 }
 
 // Kernels of a kind of cell, for a stored type.
@@ -265,9 +256,11 @@ void recompute(const GateRows& rows, int64_t count, int64_t columns) {
       {forward<Kind<Compute<T>>, T, false, false>, forward<Kind<Compute<T>>, T, false, true>}, \
       {forward<Kind<Compute<T>>, T, true, false>, forward<Kind<Compute<T>>, T, true, true>},   \
   }
-#define FASTACT_BACKWARD_OF(Kind, T) backward<Kind<Compute<T>>, T>
-#define FASTACT_RECOMPUTE_OF(Kind, T) \
-  {recompute<Kind<Compute<T>>, T, false>, recompute<Kind<Compute<T>>, T, true>}
+#define FASTACT_BACKWARD_OF(Kind, T) \
+  backward<Kind<Compute<T>>, T, false, Saved<Kind<Compute<T>>, T>>
+#define FASTACT_RECOMPUTE_OF(Kind, T)                                     \
+  {backward<Kind<Compute<T>>, T, true, Made<Kind<Compute<T>>, T, false>>, \
+   backward<Kind<Compute<T>>, T, true, Made<Kind<Compute<T>>, T, true>>}
 // If nothing converts a vector at once, 16-bit operands are better left to buffers.
 #if defined(__F16C__) && defined(__AVX2__)
 #define FASTACT_ALL_TYPES(OF, Kind) \

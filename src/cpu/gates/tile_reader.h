@@ -89,29 +89,18 @@ class GateTiles {
 
   void load(int index, int64_t n, int64_t columns) {
     const GateOperand& s = g.operands[index];
-    const auto to_compute = g.kernels->to_compute[g.elements.dtype];
-    for (int64_t row = 0; row < n; ++row) {
-      const char* from = at[index] + row * g.row_step(s);
-      char* to = buffers[index] + row * columns * g.elements.compute_item;
-      if (s.is_dense)
-        to_compute(from, to, columns);
-      else
-        read_strided(*g.kernels, g.elements.dtype, g.elements.compute_dtype, from, s.column,
-                     columns, to);
-    }
+    for (int64_t row = 0; row < n; ++row)
+      read_strided(*g.kernels, g.elements.dtype, g.elements.compute_dtype,
+                   at[index] + row * g.row_step(s), s.column, columns,
+                   buffers[index] + row * columns * g.elements.compute_item);
   }
 
   void store(int index, int64_t n, int64_t columns) {
     const GateOperand& s = g.operands[index];
-    const auto from_compute = g.kernels->from_compute[g.elements.dtype][g.accumulate];
-    for (int64_t row = 0; row < n; ++row) {
-      const char* from = buffers[index] + row * columns * g.elements.compute_item;
-      char* to = at[index] + row * g.row_step(s);
-      if (s.is_dense)
-        from_compute(from, to, columns);
-      else
-        write_strided(*g.kernels, g.elements.dtype, from, to, s.column, columns, g.accumulate);
-    }
+    for (int64_t row = 0; row < n; ++row)
+      write_strided(*g.kernels, g.elements.dtype,
+                    buffers[index] + row * columns * g.elements.compute_item,
+                    at[index] + row * g.row_step(s), s.column, columns, g.accumulate);
   }
 
   // The biases of these columns (kPiece at most) in the compute type, `times` times.

@@ -59,10 +59,12 @@ Turn* const* direct_kernels(const Rotary& rotary) {
              : nullptr;
 }
 
-// Whether results are whole cache lines of their own, and too big for the caches.
+// Whether results are whole cache lines of their own, and too big for the caches. 16 bits take up
+// to a third longer past them.
 bool leaves_caches(const Rotary& rotary) {
   const StridedOperands& s = rotary.operands;
-  if (!rotary.direct || s.data[Data::kOutA] == s.data[Data::kA]) return false;
+  if (!rotary.direct || s.item != s.compute_item || s.data[Data::kOutA] == s.data[Data::kA])
+    return false;
   const bool is_packed = column_step(s, Data::kOutA) != s.item;
   auto bits = uintptr_t(s.columns.size * s.item * (is_packed ? 2 : 1));
   for (const int k : kWritten) {

@@ -10,23 +10,19 @@ constexpr int kTermsOfLane = 8;
 
 template <class C, class Of>
 void sum(const SecondChunk& chunk, int64_t n, const SecondRow& row, double* lanes) {
-  typedef C V __attribute__((vector_size(kVector * sizeof(double))));
-  constexpr int kCount = int(sizeof(V) / sizeof(C)), kVectorsOfLanes = kSecondLanes / kCount;
+  using Read = ComputeVector<C>;
+  using V = typename Read::type;
+  constexpr int kCount = Read::kCount, kVectorsOfLanes = kSecondLanes / kCount;
   const C *saved = pointer<C>(chunk.in[0]), *u = pointer<C>(chunk.in[1]),
           *dy = pointer<C>(chunk.in[2]), *weight = pointer<C>(chunk.in[3]);
   const Of of(row);
-  const auto at = [](const C* from) FASTACT_INLINED {
-    V v;
-    memcpy(&v, from, sizeof v);
-    return v;
-  };
   int64_t i = 0;
   while (i + kSecondLanes <= n) {
     V part[Of::kSums][kVectorsOfLanes] = {};
     for (int term = 0; term < kTermsOfLane && i + kSecondLanes <= n; ++term)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectorsOfLanes; ++v, i += kCount)
-        of.add(at(u + i), at(dy + i), at(saved + i), at(weight + i),
+        of.add(Read::load(u + i), Read::load(dy + i), Read::load(saved + i), Read::load(weight + i),
                [&](int s, V terms) FASTACT_INLINED { part[s][v] += terms; });
     for (int s = 0; s < Of::kSums; ++s) {
       alignas(64) C terms[kSecondLanes];

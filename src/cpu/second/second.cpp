@@ -6,6 +6,7 @@
 
 #include "cpu/core/native_function.h"
 #include "cpu/core/row_pass.h"
+#include "cpu/reductions/kernels.h"
 #include "cpu/softmax/kernels.h"
 
 namespace fastact {
@@ -17,6 +18,7 @@ struct SecondJob {
   StridedOperands operands;  // by SecondCall::Data
   const SecondKernels* kernels;
   const SoftmaxLoops* softmax;  // of the compute type
+  const ReduceTable* reduce;
   int kind;
   bool accumulate;
   SecondRow row;  // the numbers of the call
@@ -48,7 +50,8 @@ struct SecondRows : RowPass {
       chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
     if (job.kind == kSecondOfLogSoftmax) {
       const double zero = 0.0, one = 1.0;
-      job.softmax->exponentials({chunk.in[0], 0}, 1, n, &zero, &one, {read[3], 0});
+      job.softmax->exponentials({const_cast<char*>(chunk.in[0]), 0}, 1, n, &zero, &one,
+                                {read[3], 0});
       chunk.in[3] = read[3];
     }
   }
@@ -79,10 +82,8 @@ struct SecondRows : RowPass {
   // The sums of lanes, in halves, and what follows from them.
   void finish() {
     for (int i = 0; i < sums(); ++i) {
-      double* const of = lanes + i * kSecondLanes;
-      for (int half = kSecondLanes / 2; half > 0; half /= 2)
-        for (int k = 0; k < half; ++k) of[k] += of[half + k];
-      row.sums[i] = of[0];
+      job.reduce->fold(lanes + i * kSecondLanes, kSecondLanes, 1);
+      row.sums[i] = lanes[i * kSecondLanes];
     }
     if (is_norm(job.kind)) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
   }
@@ -91,6 +92,7 @@ struct SecondRows : RowPass {
 void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
   plan_rows(&job->operands, table->convert, Data::kArrays, call.data, call.reduced);
   job->kernels = table->second;
+  job->reduce = table->reduce;
   job->softmax = table->softmax->bands + job->operands.compute_dtype;
   job->kind = call.kind, job->accumulate = call.accumulate;
   job->row = {0, 0, call.weight_offset, call.scale, {}};

@@ -195,6 +195,20 @@ constexpr int kVector = 2;
 #endif
 typedef double Vector __attribute__((vector_size(kVector * sizeof(double))));
 
+// A vector as wide, of the type that T is computed in.
+template <class T>
+struct ComputeVector {
+  static constexpr int kCount = kVector * int(sizeof(double) / sizeof(Compute<T>));
+  typedef Compute<T> type __attribute__((vector_size(kVector * sizeof(double))));
+  template <class From>
+  static FASTACT_HD type load(const From* x) {
+    Wide<From, kCount> wide;
+    type v;
+    memcpy(&v, wide.read(x, kCount), sizeof v);
+    return v;
+  }
+};
+
 FASTACT_HD void store(Vector v, double* to) { memcpy(to, &v, sizeof v); }
 FASTACT_HD Vector load(const double* x) {
   Vector v;

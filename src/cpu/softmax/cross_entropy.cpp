@@ -160,7 +160,7 @@ struct LossBackward : Losses {
     weight = plan.smoothing.keep * wanted[j].weight + others[j];
     factors[j] = is_ignored(j) ? 0.0 : g[j] * weight * kernels.factor_of(maxima[j], rests[j]);
   }
-  void keep_logits(const RowsBlock& b, RowsIn z) {
+  void keep_logits(const RowsBlock& b, BlockRows z) {
     for (int64_t j = 0; plan.has_indices && j < b.m; ++j) {
       const int64_t i = wanted[j].index - b.column;
       if (i >= 0 && i < b.n) logits[j] = number_at(s.compute_dtype, at(z, j, i));
@@ -171,9 +171,9 @@ struct LossBackward : Losses {
     bool is_unread = true;
     for (int64_t j = 0; j < m; ++j) prepare(row + j, j), is_unread &= is_ignored(j);
     for_blocks(row, m, [&](const RowsBlock& b) {
-      const RowsOut dz = target(CrossEntropy::kDLogits, b, place());
+      const BlockRows dz = target(CrossEntropy::kDLogits, b, place());
       if (!is_unread) {
-        const RowsIn z = load(CrossEntropy::kLogits, b, place());
+        const BlockRows z = load(CrossEntropy::kLogits, b, place());
         // Alone, the read of the logit would wait for memory; behind the loop it lies in a cache.
         const bool is_in_place = z.at == dz.at;
         if (is_in_place) keep_logits(b, z);
@@ -186,7 +186,7 @@ struct LossBackward : Losses {
   }
 
   // From exponentials to gradients of row j of a block.
-  void subtract_target(const RowsBlock& b, int64_t j, RowsOut dz) {
+  void subtract_target(const RowsBlock& b, int64_t j, BlockRows dz) {
     const int64_t item = s.compute_item, n = b.n, row = b.row + j, index = wanted[j].index;
     if (is_ignored(j)) {
       const int64_t pieces = by_tiles ? n : 1;

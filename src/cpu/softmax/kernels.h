@@ -38,50 +38,9 @@ struct SoftmaxTarget {
 
 // A block of each of several rows. Of a band: rows that begin `stride` bytes apart. Of a tile: the
 // first elements of all rows, side by side, then `stride` bytes on the second ones, and so on.
-struct RowsIn {
-  const char* at;
-  int64_t stride;
-};
-struct RowsOut {
+struct BlockRows {
   char* at;
   int64_t stride;
-};
-
-// Rows of y that are still to be stored, past the caches: y OUT = a factor times exponentials IN, n
-// elements and one factor a row.
-//
-// All at once they would hold the processor up until memory had taken them. So softmax forward puts
-// the products of a band of rows off until it computes the next band, whose exponentials go to the
-// other half of the thread's buffer:
-//
-//   - `block` of the next band stores row j of these, a few lines at a time, beside the
-//   exponentials
-//     of its own row j; of a row of several blocks, the n elements of block c beside block c
-//   - `store` then stores what is left of a band that has more rows than the next one
-//   - at the end of a partition `store` stores the last band
-struct LateProducts {
-  RowsIn exponentials;
-  RowsOut y;
-  int64_t rows, n;
-  const double* factors;
-
-  LateProducts after(int64_t j) const {  // without the first j rows
-    return {{exponentials.at + j * exponentials.stride, exponentials.stride},
-            {y.at + j * y.stride, y.stride},
-            rows - j,
-            n,
-            factors + j};
-  }
-  // The products of `size` elements from `column` on: of a band all of it, of a longer row a block,
-  // which has a factor of its own.
-  LateProducts block(int64_t column, int64_t size, int64_t item) const {
-    if (rows == 0) return *this;
-    return {{exponentials.at + column * item, exponentials.stride},
-            {y.at + column * item, y.stride},
-            rows,
-            size,
-            factors + column / kSoftmaxBlock};
-  }
 };
 
 // The loops over a block of each of m rows of n elements, all of one dtype; of a band at most kBand
@@ -90,26 +49,26 @@ struct LateProducts {
 struct SoftmaxLoops {
   // The statistics OUT of z IN, and exponentials OUT, of the compute type; with a stride of 0 those
   // of a tile are not kept; [1]: the elements that are the maximum are counted apart, their
-  // exponentials are left out of the sum, and those of a band are not kept. products: the first m
-  // of them are stored, what is left by `store`; of a tile there are none.
-  void (*block[2])(RowsIn z, int64_t m, int64_t n, const NextRows& next,
-                   const LateProducts& products, RowsOut exponentials, TileStats* stats);
+  // exponentials are left out of the sum, and those of a band are not kept.
+  void (*block[2])(BlockRows z, int64_t m, int64_t n, const NextRows& next, BlockRows exponentials,
+                   TileStats* stats);
 
   // y OUT of a kind's y_of, of exponentials IN or of z IN (kinds.h), and of one or two numbers a
   // row.
-  void (*apply[kSoftmaxMaps])(RowsIn from, int64_t m, int64_t n, const double* first,
-                              const double* second, RowsOut y);
+  void (*apply[kSoftmaxMaps])(BlockRows from, int64_t m, int64_t n, const double* first,
+                              const double* second, BlockRows y);
 
   // y OUT = a factor times exp(z IN) beside a maximum, which no z exceeds but by rounding.
-  void (*exponentials)(RowsIn z, int64_t m, int64_t n, const double* maxima, const double* factors,
-                       RowsOut y);
+  void (*exponentials)(BlockRows z, int64_t m, int64_t n, const double* maxima,
+                       const double* factors, BlockRows y);
 
   // sums IN/OUT, one a row, += the sum of dy IN (n), or where a kind kSumsProducts of dy IN y IN.
-  void (*sum[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, double* sums);
+  void (*sum[kSoftmaxMaps])(BlockRows dy, BlockRows y, int64_t m, int64_t n, double* sums);
 
   // dx OUT = scale times the slope of dy IN, y IN and their sum, one a row.
-  void (*gradient[kSoftmaxMaps])(RowsIn dy, RowsIn y, int64_t m, int64_t n, const double* sums,
-                                 double scale, const NextRows& next, RowsOut dx);
+  void (*gradient[kSoftmaxMaps])(BlockRows dy, BlockRows y, int64_t m, int64_t n,
+                                 const double* sums, double scale, const NextRows& next,
+                                 BlockRows dx);
 };
 
 // What is neither a band's nor a tile's; all data are of the compute type.
@@ -127,7 +86,8 @@ struct SoftmaxKernels {
   // they have to be computed anew.
   double (*lower)(double block_max, double max);
 
-  void (*store)(const LateProducts& products);
+  // y OUT, past the caches, of a band = a factor, one a row, times exponentials IN.
+  void (*stream)(BlockRows exponentials, int64_t m, int64_t n, const double* factors, BlockRows y);
 
   // Exponentials that are kept, and their sums, are this power of two times as large.
   double scale_of_terms;

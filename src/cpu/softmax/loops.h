@@ -4,7 +4,6 @@
 
 #include "common/softmax/kinds.h"
 #include "cpu/simd/accumulators.h"
-#include "cpu/simd/nontemporal.h"
 #include "cpu/softmax/kernels.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -33,51 +32,6 @@ FASTACT_HD void prefetch_lines(const char* at) {
     __builtin_prefetch(at + byte, 0, locality);
 }
 
-// One row of LateProducts, in progress: `begin` stores up to the first whole cache line, `lines` up
-// to so many lines past the caches, `end` all that is left.
-template <class T>
-struct Product {
-  static constexpr int64_t kLine = int64_t(kCacheLine / sizeof(T));
-  const T* from;
-  T* to;
-  int64_t n;
-  T factor;
-  int64_t done;
-
-  FASTACT_HD void store_up_to(int64_t end) {
-    for (; done < end; ++done) to[done] = from[done] * factor;
-  }
-  FASTACT_HD void begin() {
-    const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
-    store_up_to(head < n ? head : n);
-  }
-  template <int most>
-  FASTACT_HD void lines() {
-#pragma GCC unroll 8
-    for (int line = 0; line < most; ++line) {
-      if (done + kLine > n) return;
-      alignas(kCacheLine) T values[kLine];
-#pragma omp simd
-      for (int k = 0; k < kLine; ++k) values[k] = from[done + k] * factor;
-      stream_line(reinterpret_cast<const char*>(values), reinterpret_cast<char*>(to + done));
-      done += kLine;
-    }
-  }
-  FASTACT_HD void end() {
-    while (done + kLine <= n) lines<1>();
-    store_up_to(n);
-  }
-};
-template <class T>
-constexpr Product<T> kNoProduct = {};
-
-template <class T>
-FASTACT_HD Product<T> product_of(const LateProducts& products, int64_t j) {
-  if (j >= products.rows) return kNoProduct<T>;
-  return {pointer<T>(products.exponentials.at + j * products.exponentials.stride),
-          pointer<T>(products.y.at + j * products.y.stride), products.n, T(products.factors[j]), 0};
-}
-
 // y[i] = f(i), of elements that are y or disjoint from it. The incomplete last vector is computed
 // first, by one that overlaps the vectors before it, and written last.
 //
@@ -85,11 +39,9 @@ FASTACT_HD Product<T> product_of(const LateProducts& products, int64_t j) {
 // nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
 // several can't be mixed (FASTACT_MIXED).
 //
-// beside: a product that is stored meanwhile, a line for each vector; disjoint from y and from what
-// f reads. Of next.at[0] the first one of `parts` is prefetched; the rest by whoever adds up y.
+// Of next.at[0] the first one of `parts` is prefetched; the rest by whoever adds up y.
 template <int parts = 1, class T, class F>
-FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
-                     Product<T> beside = kNoProduct<T>) {
+FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
   constexpr int kStep = kStepOf<T>, kMixed = 4 * kStep;
   const auto over = [&](int64_t first, auto count, T* __restrict to) FASTACT_INLINED {
 #pragma omp simd
@@ -97,11 +49,7 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
   };
   constexpr std::integral_constant<int, kStep> step;
   constexpr std::integral_constant<int, kMixed> mixed;
-  beside.begin();
-  if (n < kStep) {
-    over(0, int(n), y);
-    return beside.end();
-  }
+  if (n < kStep) return over(0, int(n), y);
   const int64_t whole = n / kStep * kStep;
   T last[kStep];
   if (whole < n) over(n - kStep, step, last);
@@ -112,11 +60,9 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext,
       prefetch_lines<kMixed * sizeof(T) / parts, 3>(first_next + i * next.item / parts);
     if (second_next) prefetch_lines<kMixed * sizeof(T), 2>(second_next + i * next.item);
     over(i, mixed, y + i);
-    beside.template lines<kMixed / kStep>();
   }
   for (; i < whole; i += kStep) over(i, step, y + i);
   if (whole < n) memcpy(y + n - kStep, last, sizeof last);
-  beside.end();
 }
 
 // A sum on fixed lanes (softmax/kernels.h).

@@ -4,6 +4,7 @@
 #include "common/softmax/loss.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"
+#include "cpu/simd/nontemporal.h"
 #include "cpu/softmax/loops.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -72,15 +73,25 @@ FASTACT_HD bool has_nan(const T* z, int64_t n) {
   return found;
 }
 
+// Whole cache lines go past the caches, and what lies before and behind them does not.
 template <class T>
-void store_row(Product<T> product) {
-  product.begin();
-  product.end();
-}
-
-template <class T>
-void store(const LateProducts& products) {
-  for (int64_t j = 0; j < products.rows; ++j) store_row(product_of<T>(products, j));
+void stream_rows(BlockRows exponentials, int64_t m, int64_t n, const double* factors, BlockRows y) {
+  constexpr int64_t kLine = kStepOf<T>;
+  for (int64_t j = 0; j < m; ++j) {
+    const T* const from = pointer<T>(exponentials.at + j * exponentials.stride);
+    T* const to = pointer<T>(y.at + j * y.stride);
+    const T factor = T(factors[j]);
+    const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
+    int64_t i = 0;
+    for (; i < n && i < head; ++i) to[i] = from[i] * factor;
+    for (; i + kLine <= n; i += kLine) {
+      alignas(kCacheLine) T values[kLine];
+#pragma omp simd
+      for (int k = 0; k < kLine; ++k) values[k] = from[i + k] * factor;
+      stream_line(reinterpret_cast<const char*>(values), reinterpret_cast<char*>(to + i));
+    }
+    for (; i < n; ++i) to[i] = from[i] * factor;
+  }
 }
 
 // The sum of a row's exponentials, which are not kept, without its maximum, and how often that
@@ -159,8 +170,8 @@ void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
 
 // Each step is a loop over the rows, which then overlap: a row alone is a chain of latencies.
 template <class T, bool apart>
-FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
-                         const LateProducts& products, RowsOut exponentials, TileStats* stats) {
+FASTACT_MIXED void block(BlockRows z, int64_t m, int64_t n, const NextRows& next,
+                         BlockRows exponentials, TileStats* stats) {
   const auto row = [=](int64_t j) FASTACT_INLINED { return pointer<T>(z.at + j * z.stride); };
   const auto made = [=](int64_t j) FASTACT_INLINED {
     return pointer<T>(exponentials.at + j * exponentials.stride);
@@ -175,7 +186,6 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
     const T* const at = row(j);
     if (!is_near(max[j])) {
       far_block<T, apart>(at, n, made(j), stats, j);
-      store_row(product_of<T>(products, j));
       continue;
     }
     const SoftmaxReference<T> beside = reference[j];
@@ -183,9 +193,7 @@ FASTACT_MIXED void block(RowsIn z, int64_t m, int64_t n, const NextRows& next,
     if constexpr (apart)
       sums[j].begin(at, n, max[j], term, next.of(j));
     else
-      each<2>(
-          made(j), n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j),
-          product_of<T>(products, j));
+      each<2>(made(j), n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j));
   }
   for (int64_t j = 0; j < m; ++j) {
     if (!is_near(max[j])) continue;
@@ -257,8 +265,8 @@ double lower(double block_max, double max) {
 }
 
 template <class T, class Kind>
-void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double* second,
-           RowsOut y) {
+void apply(BlockRows from, int64_t m, int64_t n, const double* first, const double* second,
+           BlockRows y) {
   for (int64_t j = 0; j < m; ++j) {
     const T* of = pointer<T>(from.at + j * from.stride);
     const T a = T(first[j]), b = Kind::kTakesTerms ? T(0) : T(second[j]);
@@ -268,8 +276,8 @@ void apply(RowsIn from, int64_t m, int64_t n, const double* first, const double*
 }
 
 template <class T>
-FASTACT_MIXED void exponentials(RowsIn rows, int64_t m, int64_t n, const double* maxima,
-                                const double* factors, RowsOut y) {
+FASTACT_MIXED void exponentials(BlockRows rows, int64_t m, int64_t n, const double* maxima,
+                                const double* factors, BlockRows y) {
   for (int64_t j = 0; j < m; ++j) {
     const T* z = pointer<T>(rows.at + j * rows.stride);
     T* const to = pointer<T>(y.at + j * y.stride);
@@ -335,7 +343,7 @@ void subtract(const SoftmaxTarget& target, int64_t n, double factor, char* dz_) 
 }
 
 template <class T, class Kind>
-void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
+void sum(BlockRows a, BlockRows b, int64_t m, int64_t n, double* sums) {
   for (int64_t j = 0; j < m; ++j) {
     const T* dy = pointer<T>(a.at + j * a.stride);
     if constexpr (Kind::kSumsProducts) {
@@ -349,8 +357,9 @@ void sum(RowsIn a, RowsIn b, int64_t m, int64_t n, double* sums) {
 }
 
 template <class T, class Kind>
-FASTACT_MIXED void gradient(RowsIn of_dy, RowsIn of_y, int64_t m, int64_t n, const double* sums,
-                            double scale_, const NextRows& next, RowsOut of_dx) {
+FASTACT_MIXED void gradient(BlockRows of_dy, BlockRows of_y, int64_t m, int64_t n,
+                            const double* sums, double scale_, const NextRows& next,
+                            BlockRows of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   for (int64_t j = 0; j < m; ++j) {
@@ -378,7 +387,7 @@ constexpr SoftmaxKernels kernels_of() {
       merge<T>,
       {finish<T, false>, finish<T, true>},
       lower<T>,
-      store<T>,
+      stream_rows<T>,
       kUp<T>,
       factor_of<T>,
       slope_of_target,

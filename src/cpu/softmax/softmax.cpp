@@ -13,23 +13,21 @@ using namespace softmax_roles;
 // Kind: of common/softmax/kinds.h.
 template <class Kind>
 struct Forward : RowStatistics {
-  const bool is_put_off;  // y goes past the caches, beside the exponentials of the rows that follow
-  double factors[kBand];  // of `products`: of the rows of a band, or of the blocks of a row
-  static_assert(kTileBytes / 2 <= kBand * kSoftmaxBlock * int64_t(sizeof(float)), "one a block");
+  const bool streams;  // y goes past the caches from where the exponentials are kept
 
   explicit Forward(const Softmax& a)
-      : RowStatistics(a, kTileWidth, lies(a), Kind::kTakesTerms), is_put_off(puts_off()) {}
+      : RowStatistics(a, kTileWidth, lies(a), Kind::kTakesTerms), streams(leaves_caches()) {}
 
   // Tiles can be read and written where they lie.
   static bool lies(const Softmax& a) {
     return is_plain(a) && has_tiles(a.operands, Softmax::kX) &&
            (!Kind::kHasY || has_tiles(a.operands, Softmax::kY));
   }
-  bool puts_off() {
+  bool leaves_caches() {
     if (Kind::kHasY) reader.bypass_caches(Softmax::kY);
     constexpr int64_t kFewLines = 16;  // of a row: at its ends, a store reads the line before
-    return Kind::kTakesTerms && !by_tiles && reader.bypasses(Softmax::kY) && s.rows.count <= 1 &&
-           row_bytes >= kFewLines * kVectorBytes && row_bytes * width <= kTileBytes / 2;
+    return keeps && !by_tiles && reader.bypasses(Softmax::kY) && s.rows.count <= 1 &&
+           row_bytes >= kFewLines * kVectorBytes;
   }
 
   void visit(int64_t first, int64_t m) {
@@ -40,8 +38,6 @@ struct Forward : RowStatistics {
     }
     if constexpr (!Kind::kHasY)
       for (int64_t j = 0; j < m; ++j) save(first + j, j);
-    else if (is_put_off)
-      put_off(first, m);
     else
       write(first, m);
   }
@@ -66,45 +62,14 @@ struct Forward : RowStatistics {
     for (int64_t j = 0; j < m; ++j) {
       if (!is_below_sink(j)) continue;
       const RowsBlock one{first + j, 1, 0, size};
-      compute_anew(one, j, {tile + half + j * row_bytes, row_bytes});
+      compute_anew(one, j, {tile + j * row_bytes, row_bytes});
       rows.factor[j] = 1.0;
     }
   }
   // y OUT of a block of one row, the j-th of those at hand.
-  void compute_anew(const RowsBlock& b, int64_t j, RowsOut y) {
+  void compute_anew(const RowsBlock& b, int64_t j, BlockRows y) {
     const double factor = rows.factor[j] * kernels.scale_of_terms;
     loops.exponentials(z(Softmax::kX, b, buffer), 1, b.n, &rows.max[j], &factor, y);
-  }
-
-  // Leaves the products of m rows to the rows that come next, or to `end`.
-  void put_off(int64_t first, int64_t m) {
-    store_products(m);
-    for_blocks(first, m, [&](const RowsBlock& b) {
-      for (int64_t j = 0; is_single && j < m; ++j) {
-        factors[j] = is_filled(j) ? 1.0 : rows.factor[j];
-        if (is_filled(j)) fill(b, j, kept(b));
-      }
-      if (!is_single) factors[b.column / kSoftmaxBlock] = factor_of_block(b);
-    });
-    const RowsBlock all{first, m, 0, size};
-    products = {as_input(kept(all)), stored(Softmax::kY, all), m, size, factors};
-    half = half ? 0 : kTileBytes / 2;
-  }
-
-  // Stores what the m rows that came next have not: each of them stored one. None is left.
-  void store_products(int64_t m) {
-    if (products.rows > m) {
-      products = products.after(m);
-      for_blocks(0, 0, [&](const RowsBlock& b) {
-        kernels.store(products.block(b.column, b.n, s.compute_item));
-      });
-    }
-    products = {};
-  }
-
-  void end() {
-    store_products(0);
-    reader.fence();
   }
 
   // y of m rows.
@@ -116,13 +81,16 @@ struct Forward : RowStatistics {
     for (int64_t j = 0; Kind::kTakesTerms && !takes_kept && j < m; ++j)
       scaled[j] = rows.factor[j] * kernels.scale_of_terms;
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const RowsOut y = target(Softmax::kY, b, place());
+      const BlockRows y = streams ? stored(Softmax::kY, b) : target(Softmax::kY, b, place());
       if (takes_kept) {
         if (!is_single) of_block = factor_of_block(b);
-        loops.apply[job.kind](as_input(kept(b)), m, b.n, is_single ? rows.factor : &of_block,
-                              nullptr, y);
+        const double* const factors = is_single ? rows.factor : &of_block;
+        if (streams)
+          kernels.stream(kept(b), m, b.n, factors, y);
+        else
+          loops.apply[job.kind](kept(b), m, b.n, factors, nullptr, y);
       } else {
-        const RowsIn from = is_single && !keeps ? z_rows : z(Softmax::kX, b, place());
+        const BlockRows from = is_single && !keeps ? z_rows : z(Softmax::kX, b, place());
         if (Kind::kTakesTerms)
           loops.exponentials(from, m, b.n, rows.max, scaled, y);
         else
@@ -149,7 +117,7 @@ struct Forward : RowStatistics {
 
   // In a row that is NaN, elements that a mask leaves out are not.
   bool is_filled(int64_t j) const { return job.mask_kind != 0 && std::isnan(rows.factor[j]); }
-  void fill(const RowsBlock& b, int64_t j, RowsOut y) {
+  void fill(const RowsBlock& b, int64_t j, BlockRows y) {
     for (int64_t i = 0; i < b.n; ++i) {
       const bool is_out = !takes_part(Softmax::kX, b.row + j, b.column + i);
       store_as(s.compute_dtype, at(y, j, i), is_out ? Kind::kNothing : kUndefined);
@@ -189,13 +157,13 @@ struct Backward : RowBlocks {
     std::fill(sums, sums + m, 0.0);
     if (is_single) {
       const RowsBlock b{first, m, 0, size};
-      const RowsIn of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
+      const BlockRows of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
       loops.sum[job.kind](of_dy, of_y, m, size, sums);
       save_dsinks(first, m, sums);
       return make_gradient(b, of_dy, of_y);
     }
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const RowsIn of_y = sums_products ? load(Softmax::kOut, b, y) : RowsIn{};
+      const BlockRows of_y = sums_products ? load(Softmax::kOut, b, y) : BlockRows{};
       loops.sum[job.kind](load(Softmax::kDy, b, dy), of_y, m, b.n, sums);
     });
     save_dsinks(first, m, sums);
@@ -204,8 +172,8 @@ struct Backward : RowBlocks {
     });
   }
 
-  void make_gradient(const RowsBlock& b, RowsIn of_dy, RowsIn of_y) {
-    const RowsOut dx = job.cap != 0.0 ? in_buffer(dy, b.m) : target(Softmax::kDx, b, dy);
+  void make_gradient(const RowsBlock& b, BlockRows of_dy, BlockRows of_y) {
+    const BlockRows dx = job.cap != 0.0 ? in_buffer(dy, b.m) : target(Softmax::kDx, b, dy);
     loops.gradient[job.kind](of_dy, of_y, b.m, b.n, sums, job.scale, after(b), dx);
     if (job.cap != 0.0) times_slope(b, dx);
     finish(Softmax::kDx, b, dx, dy);
@@ -213,8 +181,8 @@ struct Backward : RowBlocks {
 
   // dx IN/OUT of a block, in a buffer, times the slope of the cap at x. What takes no part has a dx
   // of 0 whatever its x: 0 stands for that in `y`.
-  void times_slope(const RowsBlock& b, RowsOut dx) {
-    const RowsIn x = load(Softmax::kOfX, b, y);
+  void times_slope(const RowsBlock& b, BlockRows dx) {
+    const BlockRows x = load(Softmax::kOfX, b, y);
     const int64_t rows = x.at == y ? 1 : b.m, n = b.m * b.n / rows;
     for (int64_t j = 0; j < rows; ++j) {
       char* const to = dx.at + j * dx.stride;
@@ -277,7 +245,7 @@ struct LseBackward : RowStatistics {
       if (may_leave && std::isinf(maxima[j])) found[j] = pivot_of(Softmax::kIn, first + j);
       if (std::isfinite(found[j])) {
         pivots[0] = found[j], first_pivot = first + j, has_pivots = true;
-        find_once(Softmax::kIn, first + j, 1, true, -1, {});
+        find_once(Softmax::kIn, first + j, 1, true, -1);
         maxima[j] = rows.max[0], factors[j] = scaled * (rows.factor[0] * kernels.scale_of_terms);
         continue;
       }
@@ -290,7 +258,7 @@ struct LseBackward : RowStatistics {
   }
 
   // In a row that is NaN, elements that take no part are not.
-  void clear(const RowsBlock& b, int64_t j, RowsOut dx) const {
+  void clear(const RowsBlock& b, int64_t j, BlockRows dx) const {
     if (job.mask_kind == 0 || !std::isnan(factors[j])) return;
     for (int64_t i = 0; i < b.n; ++i)
       if (!takes_part(Softmax::kIn, b.row + j, b.column + i))
@@ -300,8 +268,8 @@ struct LseBackward : RowStatistics {
   void visit(int64_t first, int64_t m) {
     prepare(first, m);
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const RowsIn of_z = z(Softmax::kIn, b, place());
-      const RowsOut dx = target(Softmax::kDIn, b, place());
+      const BlockRows of_z = z(Softmax::kIn, b, place());
+      const BlockRows dx = target(Softmax::kDIn, b, place());
       loops.exponentials(of_z, m, b.n, maxima, factors, dx);
       for (int64_t j = 0; j < m; ++j) clear(b, j, dx);
       finish(Softmax::kDIn, b, dx, place());

@@ -5,9 +5,8 @@
 // on nothing but the row's length: neither do bits.
 //
 //   softmax      exponentials go to a buffer of the thread, of at most kTileBytes, and are scaled
-//                from there, beside the next rows' where y goes past the caches: one read of
-//                memory, one write. Those of longer rows are computed twice, once for the sum and
-//                once for y: two reads
+//                from there: one read of memory, one write. Those of longer rows are computed
+//                twice, once for the sum and once for y: two reads
 //   log_softmax  the statistic, then (z - max) - log1p(s), from the cache where the row fits
 //   logsumexp, cross_entropy   one read. No probability is ever stored
 //   backward     a sum over the row, then its gradient; of logsumexp and cross_entropy one pass
@@ -103,8 +102,6 @@ inline int64_t band_of(const StridedOperands& s) {
   if (s.columns.size > kSoftmaxBlock) return 1;
   return std::clamp<int64_t>(kBandBytes / (s.columns.size * s.compute_item), 1, kBand);
 }
-
-inline RowsIn as_input(RowsOut rows) { return {rows.at, rows.stride}; }
 
 // z is x itself.
 inline bool is_plain(const Softmax& job) {
@@ -216,7 +213,7 @@ struct RowBlocks : RowPass {
   }
 
   // Writes z of a block's rows that have pivots beside these. By halves, which overflow nowhere.
-  void apply_pivots(int x, const RowsBlock& b, RowsOut to) const {
+  void apply_pivots(int x, const RowsBlock& b, BlockRows to) const {
     for (int64_t j = 0; has_pivots && j < b.m; ++j) {
       const int64_t row = b.row + j;
       const double pivot = known_pivot(row);
@@ -233,15 +230,15 @@ struct RowBlocks : RowPass {
   }
 
   // A block of m rows that fills a buffer from its beginning on; and of operand k where it lies.
-  RowsOut in_buffer(char* buffer, int64_t m) const {
+  BlockRows in_buffer(char* buffer, int64_t m) const {
     return {buffer, by_tiles ? m * s.compute_item : row_bytes};
   }
-  RowsOut stored(int k, const RowsBlock& b) const {
+  BlockRows stored(int k, const RowsBlock& b) const {
     const OperandAxes& axes = by_tiles ? s.columns : s.rows;
     return {s.row(k, b.row) + s.columns.offset(k, b.column), axes.count ? axes.stride[k][0] : 0};
   }
   // Where it lies, if it needs no buffer.
-  RowsOut rows_at(int k, const RowsBlock& b, char* buffer) const {
+  BlockRows rows_at(int k, const RowsBlock& b, char* buffer) const {
     const bool lies = !by_tiles && s.is_direct[k] && (b.m == 1 || s.rows.count <= 1);
     return lies && !reader.bypasses(k) ? stored(k, b) : in_buffer(buffer, b.m);
   }
@@ -258,10 +255,10 @@ struct RowBlocks : RowPass {
     }
   }
 
-  // Gives operand k of a block, in `buffer` unless it need not be copied.
-  RowsIn load(int k, const RowsBlock& b, char* buffer) {
-    if (is_stored) return as_input(stored(k, b));
-    const RowsOut found = rows_at(k, b, buffer);
+  // Gives operand k of a block, in `buffer` unless it need not be copied: it is not to be written.
+  BlockRows load(int k, const RowsBlock& b, char* buffer) {
+    if (is_stored) return stored(k, b);
+    const BlockRows found = rows_at(k, b, buffer);
     if (by_tiles)
       reader.load_tile(k, b.row, b.m, b.column, b.n, buffer);
     else if (found.at == buffer)
@@ -269,11 +266,11 @@ struct RowBlocks : RowPass {
         const char* from = reader.load(k, buffer + offset);
         if (from != buffer + offset) memcpy(buffer + offset, from, n * s.compute_item);
       });
-    return as_input(found);
+    return found;
   }
 
   // Gives z of operand `x`, which the mask follows where there is one, as `load` does.
-  RowsIn z(int x, const RowsBlock& b, char* buffer) {
+  BlockRows z(int x, const RowsBlock& b, char* buffer) {
     if (is_plain(job)) return load(x, b, buffer);
     if (by_tiles) {
       reader.load_tile(x, b.row, b.m, b.column, b.n, buffer);
@@ -295,16 +292,16 @@ struct RowBlocks : RowPass {
       });
     }
     apply_pivots(x, b, in_buffer(buffer, b.m));
-    return as_input(in_buffer(buffer, b.m));
+    return in_buffer(buffer, b.m);
   }
 
   // The place where a block of operand k is made: its own, or `buffer`, from which `finish` stores
   // it.
-  RowsOut target(int k, const RowsBlock& b, char* buffer) const {
+  BlockRows target(int k, const RowsBlock& b, char* buffer) const {
     if (is_stored) return stored(k, b);
     return job.accumulate ? in_buffer(buffer, b.m) : rows_at(k, b, buffer);
   }
-  void finish(int k, const RowsBlock& b, RowsOut made, const char* buffer) {
+  void finish(int k, const RowsBlock& b, BlockRows made, const char* buffer) {
     if (made.at != buffer) return;
     if (by_tiles)
       reader.store_tile(k, b.row, b.m, b.column, b.n, buffer, job.accumulate);
@@ -348,11 +345,9 @@ struct RowStatistics : RowBlocks {
   const bool keeps;  // the exponentials of all rows at hand, in `tile`
   TileStats stats, block_stats;
   TileRows rows;
-  RowsIn z_rows;                  // the block that was read last
+  BlockRows z_rows;               // the block that was read last
   double block_max[kMostBlocks];  // of the exponentials that are kept of a row of several blocks
   double own_max[kTileWidth];     // of rows with a sink: the maximum of the rest
-  LateProducts products = {};     // of the rows before, whose exponentials lie in the other half
-  int64_t half = 0;               // of `tile`, in bytes from its beginning, that keeps exponentials
   alignas(64) char tile[kTileBytes];
   alignas(64) char buffer[kSoftmaxBlock * sizeof(double)];
 
@@ -365,30 +360,28 @@ struct RowStatistics : RowBlocks {
   }
 
   // Where a block is read and made.
-  char* place() { return by_tiles || is_single ? tile + half : buffer; }
+  char* place() { return by_tiles || is_single ? tile : buffer; }
   // Where the exponentials of a block are kept, or lie until their sum is known.
-  RowsOut kept(const RowsBlock& b) {
+  BlockRows kept(const RowsBlock& b) {
     if (by_tiles) return {tile, keeps ? b.m * s.compute_item : 0};
-    return {keeps ? tile + half + b.column * s.compute_item : buffer, row_bytes};
+    return {keeps ? tile + b.column * s.compute_item : buffer, row_bytes};
   }
 
-  // Finds statistics of m rows; the first m of `products` are stored beside it. apart: as of
-  // SoftmaxLoops::block. y: an operand whose rows are written next, or -1. Where z leaves the
-  // range, they are found again.
+  // Finds statistics of m rows. apart: as of SoftmaxLoops::block. y: an operand whose rows are
+  // written next, or -1. Where z leaves the range, they are found again.
   void find(int x, int64_t first, int64_t m, bool apart, int y) {
     has_pivots = false, first_pivot = first;
-    find_once(x, first, m, apart, y, products);
+    find_once(x, first, m, apart, y);
     if (!set_pivots(x, first, m)) return;
-    find_once(x, first, m, apart, y, {});
+    find_once(x, first, m, apart, y);
     raise_lse(m);
   }
 
-  void find_once(int x, int64_t first, int64_t m, bool apart, int y, const LateProducts& late) {
+  void find_once(int x, int64_t first, int64_t m, bool apart, int y) {
     for_blocks(first, m, [&](const RowsBlock& b) {
       z_rows = z(x, b, place());
       TileStats& found = b.column ? block_stats : stats;
-      loops.block[apart](z_rows, m, b.n, next_and_target(b, x, y),
-                         late.block(b.column, b.n, s.compute_item), kept(b), &found);
+      loops.block[apart](z_rows, m, b.n, next_and_target(b, x, y), kept(b), &found);
       if (keeps && !by_tiles) block_max[b.column / kSoftmaxBlock] = found.max[0];
       if (b.column) kernels.merge(&stats, block_stats, m);
     });

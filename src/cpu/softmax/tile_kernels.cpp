@@ -11,37 +11,23 @@ namespace {
 // or converted.
 template <class T>
 struct TileIn {
-  const RowsIn rows;
+  const BlockRows rows;
   const int64_t width;
   Wide<T, kTileWidth> wide;
-  TileIn(const RowsIn& r, int64_t w) : rows(r), width(w) {}
+  TileIn(const BlockRows& r, int64_t w) : rows(r), width(w) {}
   FASTACT_HD const Compute<T>* read(int64_t i) {
     return wide.read(pointer<T>(rows.at + i * rows.stride), width);
   }
 };
 template <class T>
 struct TileOut {
-  const RowsOut rows;
+  const BlockRows rows;
   const int64_t width;
   Wide<T, kTileWidth> wide;
-  TileOut(const RowsOut& r, int64_t w) : rows(r), width(w) {}
+  TileOut(const BlockRows& r, int64_t w) : rows(r), width(w) {}
   FASTACT_HD Compute<T>* at(int64_t i) { return wide.to(pointer<T>(rows.at + i * rows.stride)); }
   FASTACT_HD void finish(int64_t i) { wide.finish(pointer<T>(rows.at + i * rows.stride), width); }
 };
-
-// y[i][j] = f(x[i][j], j), x of T and y of U.
-template <class T, class U, class F>
-FASTACT_HD void map_tile(RowsIn x, int64_t n, int64_t width, RowsOut y, F f) {
-  TileIn<T> from(x, width);
-  TileOut<U> to(y, width);
-  for (int64_t i = 0; i < n; ++i) {
-    const Compute<T>* const of = from.read(i);
-    Compute<U>* const made = to.at(i);
-#pragma omp simd
-    for (int64_t j = 0; j < width; ++j) made[j] = f(of[j], j);
-    to.finish(i);
-  }
-}
 
 // The lanes of a tile: kSoftmaxLanes of each of its rows.
 struct TileLanes {
@@ -103,8 +89,8 @@ struct TileReferences {
 };
 
 template <class T, bool apart>
-void tile_block(RowsIn z_, int64_t width, int64_t n, const NextRows&, const LateProducts&,
-                RowsOut exponentials, TileStats* stats) {
+void tile_block(BlockRows z_, int64_t width, int64_t n, const NextRows&, BlockRows exponentials,
+                TileStats* stats) {
   using C = Compute<T>;
   TileIn<T> z(z_, width);
   TileReferences<C> references;
@@ -181,19 +167,25 @@ struct TileNumbers {
 };
 
 template <class T, class Kind>
-void tile_apply(RowsIn from, int64_t width, int64_t n, const double* first, const double* second,
-                RowsOut y) {
+void tile_apply(BlockRows from, int64_t width, int64_t n, const double* first, const double* second,
+                BlockRows y) {
   using C = Compute<T>;
   using From = std::conditional_t<Kind::kTakesTerms, C, T>;
   const TileNumbers<C> a(first, width), b(Kind::kTakesTerms ? first : second, width);
-  map_tile<From, T>(from, n, width, y, [&](C value, int64_t j) FASTACT_INLINED {
-    return Kind::y_of(value, a.of[j], b.of[j]);
-  });
+  TileIn<From> in(from, width);
+  TileOut<T> out(y, width);
+  for (int64_t i = 0; i < n; ++i) {
+    const C* const of = in.read(i);
+    C* const made = out.at(i);
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) made[j] = Kind::y_of(of[j], a.of[j], b.of[j]);
+    out.finish(i);
+  }
 }
 
 template <class T>
-void tile_exponentials(RowsIn z, int64_t width, int64_t n, const double* maxima,
-                       const double* factors, RowsOut y) {
+void tile_exponentials(BlockRows z, int64_t width, int64_t n, const double* maxima,
+                       const double* factors, BlockRows y) {
   using C = Compute<T>;
   TileReferences<C> references;
   alignas(64) C factor[kTileWidth];
@@ -223,7 +215,7 @@ double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
 }
 
 template <class T, class Kind>
-void tile_sum(RowsIn dy_, RowsIn y_, int64_t width, int64_t n, double* sums) {
+void tile_sum(BlockRows dy_, BlockRows y_, int64_t width, int64_t n, double* sums) {
   TileIn<T> dy(dy_, width), y(y_, width);
   TileLanes lanes(n, width);
   for (int64_t i = 0; i < n; ++i) {
@@ -244,8 +236,8 @@ void tile_sum(RowsIn dy_, RowsIn y_, int64_t width, int64_t n, double* sums) {
 }
 
 template <class T, class Kind>
-void tile_gradient(RowsIn of_dy, RowsIn of_y, int64_t width, int64_t n, const double* sums,
-                   double scale_, const NextRows&, RowsOut of_dx) {
+void tile_gradient(BlockRows of_dy, BlockRows of_y, int64_t width, int64_t n, const double* sums,
+                   double scale_, const NextRows&, BlockRows of_dx) {
   using C = Compute<T>;
   const C scale = C(scale_);
   alignas(64) C first[kTileWidth], second[kTileWidth], finite[kTileWidth];

@@ -9,64 +9,40 @@ namespace {
 
 constexpr int64_t kShortestSpan = 2048;  // elements of rows side by side, at least
 
-using Operands = ChannelPass<BatchNorm>::Operands;
-constexpr Operands kForward = {-1, BatchNorm::kX, BatchNorm::kOut};
-constexpr Operands kSums = {BatchNorm::kDy, BatchNorm::kX, -1};
-constexpr Operands kGradient = {BatchNorm::kDy, BatchNorm::kX, BatchNorm::kOut};
-
-// Rows are channels that are too short for a call each.
-bool has_short_rows(const BatchNorm& norm) {
-  return norm.operands.is_channel_outer && norm.operands.columns.size < kLeastSegment;
-}
-
+// given, result: the operands dy and out of a pass; -1: it has none.
+template <int given, int result>
 struct BatchPass : ChannelPass<BatchNorm> {
   const BatchNormKernels& kernels;
-  const int used;  // coefficients, the first of them
-  const bool is_short;
-  const bool is_column;  // the coefficients are one an element
-  alignas(64) char spread[kBatchCoefficients][kPiece * sizeof(double)];
 
-  BatchPass(const BatchNorm& n, const Operands& operands, int coefficient_count)
-      : ChannelPass(n, operands, n.operands.is_channel_outer ? INT64_MAX : kNearRows,
+  explicit BatchPass(const BatchNorm& n)
+      : ChannelPass(n, {given, BatchNorm::kX, result},
+                    n.operands.is_channel_outer ? INT64_MAX : kNearRows,
                     [&](int k) -> const ChannelFormula& {
                       return n.table->batch_norm->kernels[k].formula;
                     }),
-        kernels(n.table->batch_norm->kernels[dtype]),
-        used(coefficient_count),
-        is_short(has_short_rows(n)),
-        is_column(!n.operands.is_channel_outer || is_short) {}
+        kernels(n.table->batch_norm->kernels[dtype]) {}
 
   const char* coefficient(int k, int64_t channel) const {
     return norm.coefficients + (k * norm.pitch + channel) * s.compute_item;
   }
 
-  // Sets the coefficients of a piece; spreads them over short rows.
   void set_coefficients(const ChannelPiece& c) {
     const int64_t first = s.is_channel_outer ? c.row % norm.channels : c.column;
-    for (int k = 0; k < used; ++k) {
-      coefficients[k] = is_short ? spread[k] : coefficient(k, first);
-      if (is_short)
-        spread_over_rows(s, norm.channels, c.row, c.column, c.n, spread[k],
-                         [&](int64_t channel) { return coefficient(k, channel); });
-    }
-  }
-
-  StridedRows p_of(const ChannelPiece& c, StridedRows of_x) {
-    return ChannelPass::p_of(c, of_x, {z, c.n}, is_column);
+    for (int k = 0; k < kBatchCoefficients; ++k) coefficients[k] = coefficient(k, first);
   }
 
   void forward(const ChannelPiece& c) {
     set_coefficients(c);
-    ChannelPass::forward(c, is_column);
+    ChannelPass::forward(c);
   }
 
   void backward(const ChannelPiece& c) {
     set_coefficients(c);
     const bool reads_x = norm.is_training || !norm.is_identity;
     const StridedRows of_x = reads_x ? load(BatchNorm::kX, c, x) : StridedRows{};
-    const StridedRows p = p_of(c, of_x);
-    norm.is_training ? make_gradient(c, formula.gradient[is_column], p, of_x)
-                     : make_gradient(c, kernels.scale[is_column], p, p);
+    const StridedRows p = p_of(c, of_x, {z, c.n});
+    norm.is_training ? make_gradient(c, formula.gradient, p, of_x)
+                     : make_gradient(c, kernels.scale, p, p);
   }
 
   // Visits pieces of a part of the rows, whatever they are.
@@ -78,16 +54,10 @@ struct BatchPass : ChannelPass<BatchNorm> {
     }
     const int64_t columns = s.columns.size, end = all.row + all.rows;
     const int64_t width = needs_buffer ? std::min(kPiece, all.n) : all.n;
-    const int64_t fit =
-        all.n < columns ? 1 : (needs_buffer || is_short ? kPiece : kLongPiece) / columns;
+    const int64_t fit = all.n < columns ? 1 : (needs_buffer ? kPiece : kLongPiece) / columns;
     const int64_t most = std::max<int64_t>(fit, 1);
     for (int64_t row = all.row, m; row < end; row += m) {
-      m = std::min(most, end - row);
-      if (is_short) {
-        visit(ChannelPiece{row, 1, 0, m * columns});
-        continue;
-      }
-      m = std::min(m, norm.channels - row % norm.channels);
+      m = std::min({most, end - row, norm.channels - row % norm.channels});
       for (int64_t column = 0; column < all.n; column += width)
         visit(ChannelPiece{row, m, all.column + column, std::min(width, all.n - column)});
     }
@@ -109,26 +79,20 @@ struct BatchPass : ChannelPass<BatchNorm> {
   }
 };
 
-// The coefficients that each of the two passes back goes by.
-struct BatchGradient : BatchPass {
-  explicit BatchGradient(const BatchNorm& n)
-      : BatchPass(n, kGradient, n.is_training ? kBatchCoefficients : kOffset + 1) {}
-};
-struct BatchForwardPass : BatchPass {
-  explicit BatchForwardPass(const BatchNorm& n) : BatchPass(n, kForward, kOffset + 1) {}
-};
+using BatchForwardPass = BatchPass<-1, BatchNorm::kOut>;
+using BatchGradient = BatchPass<BatchNorm::kDy, BatchNorm::kOut>;
 
 // The sums of p and p (x - mean).
-struct BatchSums : BatchPass {
+struct BatchSums : BatchPass<BatchNorm::kDy, -1> {
+  const bool is_short = has_short_rows(norm.operands);
   alignas(64) double sums[2][kTile];
 
-  explicit BatchSums(const BatchNorm& n)
-      : BatchPass(n, kSums, n.is_identity ? kLow + 1 : kOffset + 1) {}
+  using BatchPass::BatchPass;
 
   void fetch(const ChannelPiece& c, StridedRows* p, StridedRows* of_x) {
     set_coefficients(c);
     *of_x = load(BatchNorm::kX, c, x);
-    *p = p_of(c, *of_x);
+    *p = p_of(c, *of_x, {z, c.n});
   }
 
   // Takes chunk `chunk` of n channels; short rows go together.
@@ -155,7 +119,7 @@ struct BatchSums : BatchPass {
     std::fill_n(to, n, 0.0);
     std::fill_n(products, n, 0.0);
     const char* of_channels[kCoefficients];
-    for (int k = 0; k < used; ++k) of_channels[k] = coefficient(k, first);
+    for (int k = 0; k < kBatchCoefficients; ++k) of_channels[k] = coefficient(k, first);
     const auto add = [&](StridedRows p, StridedRows of_x, int64_t count) {
       kernels.add_channels(p.first, of_x.first, of_channels, n, count, norm.channels * size, size,
                            to, products);
@@ -167,7 +131,7 @@ struct BatchSums : BatchPass {
       long_segments(begin, end, first + k, to + k, products + k);
     for (int64_t i = begin; is_short && i < end; ++i) {
       StridedRows p, of_x;
-      fetch({i * norm.channels + first, 1, 0, n * size}, &p, &of_x);
+      fetch({i * norm.channels + first, n, 0, size}, &p, &of_x);
       add(p, of_x, 1);
     }
   }
@@ -195,7 +159,7 @@ struct BatchSums : BatchPass {
 int64_t tile_of(const BatchNorm& norm) {
   const int64_t columns = norm.operands.columns.size;
   if (!norm.operands.is_channel_outer) return norm.channels < kShortRow ? norm.channels : kTile;
-  return has_short_rows(norm) ? std::min(kPiece / columns, norm.channels) : 1;
+  return has_short_rows(norm.operands) ? std::min(kPiece / columns, norm.channels) : 1;
 }
 
 // Channels, in whole tiles, whose sums are taken before their dx.

@@ -184,7 +184,7 @@ struct GroupForward : GroupPass {
       set_statistics(first, n, repeats);
       for_pieces(pixels_of(first, n), repeats, 1, [&](const ChannelPiece& c) {
         set_coefficients(c, first);
-        forward(c, true);
+        forward(c);
       });
     });
   }
@@ -331,7 +331,7 @@ struct GroupBackward : GroupPass {
     *of_x = load(Norm::kIn, c, x);
     *p = caches_p && is_second
              ? plain(Norm::kDx, c)
-             : p_of(c, *of_x, caches_p ? plain(Norm::kDx, c) : StridedRows{z, c.n}, true);
+             : p_of(c, *of_x, caches_p ? plain(Norm::kDx, c) : StridedRows{z, c.n});
   }
 
   void add_up(double* const* rows) {
@@ -374,7 +374,7 @@ struct GroupBackward : GroupPass {
       for_pieces(pixels_of(first, n), repeats, 1, [&](const ChannelPiece& c) {
         StridedRows p, of_x;
         fetch(c, first, true, &p, &of_x);
-        make_gradient(c, formula.gradient[true], p, of_x);
+        make_gradient(c, formula.gradient, p, of_x);
       });
     });
   }

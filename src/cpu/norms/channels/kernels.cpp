@@ -173,15 +173,10 @@ template <class T>
 FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T> low, int64_t n,
                              Vector (&total)[2][kVectors]) {
   using C = Compute<T>;
-  constexpr int kCount = kVector * int(sizeof(double) / sizeof(C)), kParts = kLanes / kCount;
+  using Read = ComputeVector<T>;
+  using V = typename Read::type;
+  constexpr int kCount = Read::kCount, kParts = kLanes / kCount;
   constexpr int kHalf = kLanes / 2, kHalfParts = kParts / 2;
-  typedef C V __attribute__((vector_size(kCount * sizeof(C))));
-  const auto read = [](const auto* at) FASTACT_INLINED {
-    Wide<std::decay_t<decltype(*at)>, kCount> wide;
-    V v;
-    memcpy(&v, wide.read(at, kCount), sizeof v);
-    return v;
-  };
   const T *const start = p, *const end = p + n;
   const V zero = {};
   while (p != end) {
@@ -191,9 +186,9 @@ FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T>
     const int64_t whole = (end - p) / kLanes;
     const int rounds = whole < kTermsOfLane ? int(whole) : kTermsOfLane;
     const auto add = [&](int k) FASTACT_INLINED {
-      const V term = read(p + k * kCount);
+      const V term = Read::load(p + k * kCount);
       sum[k] += term;
-      product[k] += term * ((read(x + k * kCount) - high) - low);
+      product[k] += term * ((Read::load(x + k * kCount) - high) - low);
     };
     for (int round = 0; round < rounds; ++round, p += kLanes, x += kLanes)
 #pragma GCC unroll 16
@@ -209,9 +204,9 @@ FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T>
     if (rest > 0 && p - start >= before) {
 #pragma GCC unroll 16
       for (int k = 0; k < kHalfParts; ++k) {
-        const auto counts = read(kLaneNumbers<C>.at + k * kCount) >= C(before);
-        const V term = read(p - before + k * kCount);
-        const V centred_x = (read(x - before + k * kCount) - high) - low;
+        const auto counts = Read::load(kLaneNumbers<C>.at + k * kCount) >= C(before);
+        const V term = Read::load(p - before + k * kCount);
+        const V centred_x = (Read::load(x - before + k * kCount) - high) - low;
         sum[kHalfParts + k] += counts ? term : zero;
         product[kHalfParts + k] += counts ? term * centred_x : zero;
       }

@@ -33,6 +33,11 @@ inline int64_t joined_pixels(int64_t channels) {
   return channels < kShortRow ? joined_pixels(channels, kPiece / kRowsAtOnce) : 1;
 }
 
+// Rows are channels that are too short for a loop each.
+inline bool has_short_rows(const StridedOperands& s) {
+  return s.is_channel_outer && s.columns.size < kLeastSegment;
+}
+
 // Some rows from one on, and n columns of each, from one on. Rows of joined pixels are longer than
 // those of the plan, of which `row` is the first.
 struct ChannelPiece {
@@ -52,6 +57,7 @@ struct ChannelPass {
   const Operands of;
   const bool is_stored;  // all is read and written where it lies, else in the compute type
   const bool needs_buffer;
+  const bool is_column;   // coefficients are one an element, else one a row
   const bool goes_apart;  // rows of columns: the hardware's prefetcher does not follow many
   const int dtype;        // the kernels'
   const ChannelFormula& formula;
@@ -71,6 +77,7 @@ struct ChannelPass {
         is_stored(lies_stored()),
         needs_buffer(!norm.is_identity || !is_plain(of.dy) || !is_plain(of.x) ||
                      (adds() || !is_plain(of.out))),
+        is_column(!s.is_channel_outer),
         goes_apart(s.size() * s.item > near && s.dtype == s.compute_dtype),
         dtype(is_stored ? s.dtype : s.compute_dtype),
         formula(formula_of(dtype)),
@@ -79,7 +86,7 @@ struct ChannelPass {
   bool is_there(int k) const { return k >= 0 && s.data[k]; }
   bool adds() const { return norm.accumulate && of.out >= 0; }
   bool lies_stored() const {
-    bool is = norm.is_identity && !adds();
+    bool is = norm.is_identity && !adds() && !has_short_rows(s);  // they are converted together
     for (const int k : {of.dy, of.x, of.out})
       is &= !is_there(k) || (s.is_flat[k] && s.dtypes[k] == s.dtype);
     return is;
@@ -137,9 +144,9 @@ struct ChannelPass {
     });
   }
 
-  void map(const ChannelMap& by, StridedRows a, StridedRows b, StridedRows to,
+  void map(const ChannelMap (&by)[2], StridedRows a, StridedRows b, StridedRows to,
            const ChannelPiece& c) const {
-    by(a, b, coefficients, to, c.rows, c.n, goes_apart);
+    by[is_column](a, b, coefficients, to, c.rows, c.n, goes_apart);
   }
 
   // Runs the activation's kernel over operands of a piece: at once where their rows touch.
@@ -156,22 +163,23 @@ struct ChannelPass {
     }
   }
 
-  // The steps of a piece, whose coefficients are set. is_column: they are one an element.
-  void forward(const ChannelPiece& c, bool is_column) {
+  // The steps of a piece, whose coefficients are set.
+  void forward(const ChannelPiece& c) {
     const StridedRows from = load(of.x, c, x), to = target(c, z);
-    map(formula.normalise[is_column], from, from, to, c);
+    map(formula.normalise, from, from, to, c);
     if (!norm.is_identity) activate(c, {to, to});
     finish(c, to, z);
   }
   // p = dy f'(z) of the rows of x, in `to` where it has to be computed.
-  StridedRows p_of(const ChannelPiece& c, StridedRows of_x, StridedRows to, bool is_column) {
+  StridedRows p_of(const ChannelPiece& c, StridedRows of_x, StridedRows to) {
     const StridedRows gradient = load(of.dy, c, dy), of_z{z, c.n};
     if (norm.is_identity) return gradient;
-    map(formula.normalise[is_column], of_x, of_x, of_z, c);
+    map(formula.normalise, of_x, of_x, of_z, c);
     activate(c, {gradient, of_z, to});
     return to;
   }
-  void make_gradient(const ChannelPiece& c, const ChannelMap& by, StridedRows p, StridedRows of_x) {
+  void make_gradient(const ChannelPiece& c, const ChannelMap (&by)[2], StridedRows p,
+                     StridedRows of_x) {
     const StridedRows to = target(c, made);
     map(by, p, of_x, to, c);
     finish(c, to, made);

@@ -1,8 +1,7 @@
 // The norms backward, one normalization row after the other (norms/rows/plan.h;
 // common/norms/norms.h derives the gradients).
 //
-// A pass is for one way in which rows share parameters (Norm::Kind), or for rows that are joined;
-// norm_backward_partition chooses.
+// A band goes one of three ways, by how its rows share parameters (Norm::Kind), or are joined.
 #include <cstring>
 
 #include "cpu/core/scratch.h"
@@ -14,10 +13,10 @@ namespace {
 
 constexpr int64_t kSpansPerCall = 64;  // whose sums are held at once
 
-// The passes over rows of any kind.
-struct BackwardPasses : BackwardRows {
+struct NormBackward : BackwardRows {
   const bool is_ready = access != kFetched;  // the kernels find a row where a Band says
   alignas(64) char of_band[2][kBandPiece * sizeof(double) + kCacheLine];
+  alignas(64) double spread[2][kBandPiece];  // the sums of a chunk's elements
   static_assert(kStoredPiece * sizeof(float) <= kBandPiece * sizeof(double));
 
   using BackwardRows::BackwardRows;
@@ -31,7 +30,7 @@ struct BackwardPasses : BackwardRows {
       kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
                                      c.column == first);
     });
-    kernels.fold(lanes, both);
+    norm.table->reduce->fold_each(lanes, kNormLanes, 2, both);
   }
 
   // Pass 1 of rows of one chunk.
@@ -76,7 +75,7 @@ struct BackwardPasses : BackwardRows {
       });
       for (int64_t i = 0; i < n; ++i) {
         double both[2];
-        kernels.fold(lanes[i], both);
+        norm.table->reduce->fold_each(lanes[i], kNormLanes, 2, both);
         set_means(&some[i], both[0], both[1]);
       }
     }
@@ -144,16 +143,9 @@ struct BackwardPasses : BackwardRows {
       if (has_dgate) reader.store(Norm::kDGate, dgate, norm.accumulate);
     }
   }
-};
 
-// kPerElement, kMixed.
-struct BandBackward : BackwardPasses {
-  alignas(64) double spread[2][kBandPiece];
-
-  using BackwardPasses::BackwardPasses;
-
-  // Pass 2 takes a chunk of all rows of the band, then the next chunk.
-  void backward(Band* rows, double* const* sums) {
+  // Serves kPerElement and kMixed. Pass 2 takes a chunk of all rows of the band, then the next one.
+  void by_chunks(Band* rows, double* const* sums) {
     find_rows(rows);
     has_dx || caches_p ? sum(rows) : skip_sum(rows);
     for_row(rows->first, [&](const NormChunk& c) {
@@ -182,13 +174,9 @@ struct BandBackward : BackwardPasses {
       done += m;
     });
   }
-};
 
-// Backward of rows that are converted as a whole, some at a time.
-struct JoinedBackward : BackwardPasses {
-  using BackwardPasses::BackwardPasses;
-
-  void backward(Band* rows, double* const* sums) {
+  // Serves rows that are converted as a whole, some at a time.
+  void by_joined_rows(Band* rows, double* const* sums) {
     for (int k = 0; has_sums && k < 2; ++k) memset(joined.sums[k], 0, row_bytes());
     Band some;
     some.step = rows->step;
@@ -210,16 +198,11 @@ struct JoinedBackward : BackwardPasses {
     for (int k = 0; has_sums && k < 2; ++k)
       kernels.add_band(joined.sums[k], s.columns.size, sums[k]);
   }
-};
 
-// kPerRow, kPerSpan. has_short_spans: one call takes many spans, which lie in one piece and need no
-// buffer.
-struct SpanBackward : BackwardPasses {
-  using BackwardPasses::BackwardPasses;
-
-  // The two sums of a span are the gradients of its parameters, and times its
-  // weight the sums of g.
-  void backward(Band* rows, double* const* sums) {
+  // Serves kPerRow and kPerSpan. The two sums of a span are the gradients of its parameters, and
+  // times its weight the sums of g. has_short_spans: one call takes many spans, which lie in one
+  // piece and need no buffer.
+  void by_spans(Band* rows, double* const* sums) {
     find_rows(rows);
     const int64_t spans = norm.spans_of_row(), at_once = has_short_spans ? kSpansPerCall : 1;
     const SpanValues weights =
@@ -256,53 +239,47 @@ struct SpanBackward : BackwardPasses {
     some.stats.mean = all.stats.mean, some.stats.rstd = all.stats.rstd;
     kernels.sum_spans(some, n, norm.span, both[0]);
   }
-};
 
-// One block of the batch, in some groups: in the order of memory.
-template <class Backward>
-void run_block(Backward& backward, int64_t chunk, int64_t first_group, int64_t groups) {
-  const Norm& norm = backward.norm;
-  const int64_t end = std::min((chunk + 1) * norm.block, norm.batch);
-  double* first_sums[2] = {};
-  for (int k = 0; backward.has_sums && k < 2; ++k) {
-    first_sums[k] = norm.partial + (k * norm.chunks + chunk) * norm.parameter_count() +
-                    first_group * norm.parameters_per_row;
-    std::fill_n(first_sums[k], groups * norm.parameters_per_row, 0.0);
+  // One block of the batch, in some groups: in the order of memory.
+  void block(int64_t chunk, int64_t first_group, int64_t groups) {
+    const int64_t end = std::min((chunk + 1) * norm.block, norm.batch);
+    double* first_sums[2] = {};
+    for (int k = 0; has_sums && k < 2; ++k) {
+      first_sums[k] = norm.partial + (k * norm.chunks + chunk) * norm.parameter_count() +
+                      first_group * norm.parameters_per_row;
+      std::fill_n(first_sums[k], groups * norm.parameters_per_row, 0.0);
+    }
+    Band rows{};
+    rows.step = norm.groups;
+    for (int64_t b = chunk * norm.block; b < end; b += band)
+      for (int64_t g = 0; g < groups; ++g) {
+        rows.first = b * norm.groups + first_group + g;
+        rows.count = std::min(band, end - b);
+        double* sums[2] = {};
+        for (int k = 0; has_sums && k < 2; ++k)
+          sums[k] = first_sums[k] + g * norm.parameters_per_row;
+        if (access == kJoined)
+          by_joined_rows(&rows, sums);
+        else if (norm.has_shared_parameters())
+          by_spans(&rows, sums);
+        else
+          by_chunks(&rows, sums);
+      }
   }
-  Band rows{};
-  rows.step = norm.groups;
-  for (int64_t b = chunk * norm.block; b < end; b += backward.band)
-    for (int64_t g = 0; g < groups; ++g) {
-      rows.first = b * norm.groups + first_group + g;
-      rows.count = std::min(backward.band, end - b);
-      double* sums[2] = {};
-      for (int k = 0; backward.has_sums && k < 2; ++k)
-        sums[k] = first_sums[k] + g * norm.parameters_per_row;
-      backward.backward(&rows, sums);
-    }
-}
-
-template <class Backward>
-void run(const BackwardArrays& arrays, int64_t index, int64_t partitions) {
-  with_frame<Backward>(arrays, [&](Backward& backward) {
-    const int64_t groups = arrays.of.groups, blocks = arrays.of.chunks * groups;
-    const int64_t end = blocks * (index + 1) / partitions;
-    for (int64_t i = blocks * index / partitions, n; i < end; i += n) {
-      n = std::min(groups - i % groups, end - i);
-      run_block(backward, i / groups, i % groups, n);
-    }
-  });
-}
+};
 
 }  // namespace
 
 void norm_backward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast) return group_backward_partition(norm, index, partitions);
-  const BackwardArrays arrays(*norm);
-  const auto chosen = arrays.access == kJoined        ? run<JoinedBackward>
-                      : norm->has_shared_parameters() ? run<SpanBackward>
-                                                      : run<BandBackward>;
-  chosen(arrays, index, partitions);
+  const int64_t groups = norm->groups, blocks = norm->chunks * groups;
+  const int64_t end = blocks * (index + 1) / partitions;
+  with_frame<NormBackward>(*norm, [&](NormBackward& backward) {
+    for (int64_t i = blocks * index / partitions, n; i < end; i += n) {
+      n = std::min(groups - i % groups, end - i);
+      backward.block(i / groups, i % groups, n);
+    }
+  });
 }
 
 void merge_norm_partition(const Norm* norm, int64_t index, int64_t partitions) {

@@ -108,7 +108,7 @@ struct BackwardBuffers {
   alignas(64) char dgate[kQuad][kBandPiece * sizeof(double)];
 };
 
-struct BackwardRows : NormChunks, BackwardArrays {
+struct BackwardRows : BackwardArrays, NormChunks {
   const StridedOperands& s;
   const int64_t band;
   const bool has_sums;
@@ -122,9 +122,9 @@ struct BackwardRows : NormChunks, BackwardArrays {
   BackwardBuffers buffers;
   JoinedBuffers joined;
 
-  explicit BackwardRows(const BackwardArrays& arrays)
-      : NormChunks(arrays.of, arrays.chunk()),
-        BackwardArrays(arrays),
+  explicit BackwardRows(const Norm& a)
+      : BackwardArrays(a),
+        NormChunks(a, chunk()),
         s(of.operands),
         band(band_of(of)),
         has_sums(of.partial),

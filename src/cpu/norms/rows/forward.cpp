@@ -234,10 +234,12 @@ struct NormForward : NormChunks, RowPass {
                             bias.of_spans(index, norm.span, spans));
   }
 
-  // Finds what comes after a chunk, once this row and its neighbours are done.
+  // Finds what comes after a chunk, once this row and its neighbours are done. On AMD's processors
+  // its prefetches slow all but float64.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
     const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
-    set_next(index + width, column, Norm::kX, beside, &row->next);
+    const bool gains = s.dtype == kF64 || prefetches_next_chunk();
+    set_next(gains ? index + width : norm.rows(), column, Norm::kX, beside, &row->next);
   }
 
   // numbers OUT (n): the mean (untouched without one), and the squares. Rows of one block in one

@@ -119,28 +119,6 @@ void normalise(const NormRow* rows, int64_t count, int64_t n, const char* weight
   for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(rows[k], n, w, b);
 }
 
-// Vectors of the compute type as wide as the instruction set's, and lanes of 128 bytes in all.
-template <class T>
-struct ComputeVector {
-  using C = Compute<T>;
-  static constexpr int kCount = kVector * int(sizeof(double) / sizeof(C));
-  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(C));
-  static constexpr int kVectorsOfT = kLanesOfT / kCount;
-  typedef C type __attribute__((vector_size(kCount * sizeof(C))));
-  template <class From>
-  static FASTACT_HD type load(const From* x) {
-    type v;
-    if constexpr (is_half<From>) {
-      C wide[kCount];
-      chunk_to_float(x, wide, kCount);
-      memcpy(&v, wide, sizeof v);
-    } else {
-      memcpy(&v, x, sizeof v);
-    }
-    return v;
-  }
-};
-
 template <class T>
 FASTACT_HD RowGradient<Compute<T>> gradient_of(const RowStats& stats, const double* means) {
   using C = Compute<T>;
@@ -161,8 +139,9 @@ constexpr int kTermsOfLane = 8;
 template <class T, bool weight_row>
 struct LaneSums {
   using C = Compute<T>;
-  static constexpr int kCount = ComputeVector<T>::kCount, kLanesOfT = ComputeVector<T>::kLanesOfT,
-                       kVectorsOfT = ComputeVector<T>::kVectorsOfT;
+  static constexpr int kCount = ComputeVector<T>::kCount;
+  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(C));
+  static constexpr int kVectorsOfT = kLanesOfT / kCount;  // lanes are 128 bytes in all
   C sums[2][kLanesOfT];
 
   FASTACT_HD void take(const T*& p, const T* end, const T*& x, const C*& w,
@@ -227,7 +206,7 @@ void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, 
 template <class T, bool weight_row>
 FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
                           const RowStats& stats, double* sums) {
-  constexpr int kVectorsOfLanes = ComputeVector<T>::kLanesOfT / kVector;
+  constexpr int kVectorsOfLanes = LaneSums<T, weight_row>::kLanesOfT / kVector;
   const RowGradient<Compute<T>> of = gradient_of<T>(stats);
   const T* const end = p + n;
   Vector total[2][kVectors];
@@ -262,18 +241,6 @@ void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
   const T *p = pointer<T>(row.p), *x = pointer<T>(row.x);
   for (int64_t r = 0; r < spans; ++r)
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
-}
-
-void fold(const double* lanes, double* sums) {
-  for (int s = 0; s < 2; ++s) {
-    double lane[kNormLanes];
-    memcpy(lane, lanes + s * kNormLanes, sizeof lane);
-#pragma GCC unroll 8
-    for (int half = kNormLanes / 2; half > 0; half /= 2)
-#pragma omp simd
-      for (int k = 0; k < half; ++k) lane[k] += lane[half + k];
-    sums[s] = lane[0];
-  }
 }
 
 // The operands of `finish` for `count` rows, from a column on.
@@ -412,7 +379,6 @@ void add_band(const char* sums, int64_t n, double* total) {
       normalise_spans<T>,                                       \
       {add_sums<T, false>, add_sums<T, true>},                  \
       {sum_rows<T, false>, sum_rows<T, true>},                  \
-      fold,                                                     \
       {finish<T, false>, finish<T, true>},                      \
       sum_spans<T>,                                             \
       finish_spans<T>,                                          \

@@ -70,14 +70,11 @@ struct NormKernels {
   void (*add_sums[2])(const char* p, const char* x, int64_t n, const RowStats& stats,
                       const char* weight, double* lanes, bool fresh);
 
-  // means OUT of `count` rows: both sums, as a fresh `add_sums` and `fold` make them of n elements
-  // of p and x.
+  // means OUT of `count` rows: both sums, as a fresh `add_sums` makes them of n elements of p and
+  // x, and as a reduction's lanes are folded.
   // prefetches_dx: which is written next, n elements a row.
   void (*sum_rows[2])(BackwardRow* rows, int64_t count, int64_t n, const char* weight,
                       bool prefetches_dx);
-
-  // sums OUT (2): the lanes in halves, as of a reduction.
-  void (*fold)(const double* lanes, double* sums);
 
   // For n elements of `count` rows, from `column` on, dx OUT = rstd (p w - mean_g - xhat
   // mean_g_xhat); dx is p, x or disjoint from them. weight: [1] IN (n), or [0] IN (1).

@@ -122,7 +122,7 @@ struct NormChunks {
   static bool are_stored(const Norm& a, std::initializer_list<int> operands) {
     const StridedOperands& s = a.operands;
     return a.is_identity && !a.has_gate() && !a.casts && s.item == sizeof(uint16_t) &&
-           a.table->norm->kernels[s.dtype].fold &&
+           a.table->norm->kernels[s.dtype].add_band &&
            std::all_of(operands.begin(), operands.end(), [&](int k) {
              return !s.data[k] || (s.has_unit_stride[k] && s.dtypes[k] == s.dtype);
            });
