@@ -166,7 +166,9 @@ cdef class PlanDraft:
         cdef int k
         if self.refused or not self.begun:
             raise Unrecorded("the call refused, or stated nothing")
-        plan.fixed = ()
+        plan.fixed = plan.ops = ()
+        for k in range(self.key.ops):
+            plan.ops += (<object>self.key.op[k],)
         for k in range(self.key.arrays):
             if not self.claimed[k]:
                 if not self.key.is_scalar[k]:
@@ -195,7 +197,6 @@ cdef class PlanDraft:
             plan.steps.append(self.step(plan, step))
         self.check_writes(plan)
         plan.result = self.part_of_result(result)
-        plan.ops = objects(self.key.op, self.key.ops)
         if not is_on_cpu(self.key):
             record_launches(plan, self.key)
         return plan
@@ -291,14 +292,6 @@ cdef class PlanDraft:
         return tuple(found)
 
 
-cdef tuple objects(PyObject* const* given, int count):
-    cdef list found = []
-    cdef int k
-    for k in range(count):
-        found.append(<object>given[k])
-    return tuple(found)
-
-
 cdef View contiguous(View made):
     """A model of an output, which plans can make again: in C order."""
     cdef int64_t step = made.itemsize
@@ -347,12 +340,14 @@ cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
     native functions are called as before. So they are where new memory has another residue than 0.
     """
     cdef char* data[MAX_BUFFERS]
-    cdef const DeviceTable* device = table_of(key.device)
+    cdef const FitDevice* fit = fit_device_of(key.device)
+    cdef const DeviceTable* device
     cdef void* recording
     cdef int run
     cdef bint failed = False
-    if device is NULL:
+    if fit is NULL:
         return 0
+    device = fit.table
     recording = device.begin_recording()
     try:
         for run in range(RECORDING_RUNS):
@@ -599,6 +594,7 @@ cdef class CachedCall:
     cdef object recorder  # (args, kwargs) -> who records calls of that key; None: nobody does
     cdef dict plans
     cdef bint casts      # under autocast the call may be one in another dtype
+    cdef FastPath fast   # which serves a call first; None: there is none
 
     def __init__(self, function, owner, str attribute, recorder=None):
         self.function, self.recorder = function, recorder
@@ -615,9 +611,14 @@ cdef class CachedCall:
         cdef CallKey key
         cdef tuple fixed = None
         refuse_current_draft()
-        if (
-            not call_cache_enabled or current_draft() is not NULL
-            or not make_key(&key, args, kwargs, self.recorder is not None)
+        if not call_cache_enabled:
+            return self.function(*args, **kwargs)
+        if self.fast is not None:
+            result = self.fast.serve(args, kwargs, self.casts)
+            if result is not NotImplemented:
+                return result
+        if current_draft() is not NULL or not make_key(
+            &key, args, kwargs, self.recorder is not None
         ):
             return self.function(*args, **kwargs)
         if self.casts and key.kind is not NULL and may_cast(key.kind):
@@ -633,9 +634,9 @@ cdef class CachedCall:
             return self.function(*args, **kwargs) if result is NotImplemented else result
         if key.records:
             if plan is None:
-                plan = self.recorder(args, kwargs)
+                plan = self.recorder(args, dict(kwargs))
                 self.remember(words, plan)
-            return plan(args, kwargs)
+            return plan(args, dict(kwargs))
         if plan is SEEN:
             return self.record(&key, words, fixed, args, kwargs)
         result = self.function(*args, **kwargs)
@@ -686,12 +687,6 @@ cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
     return words, *values
 
 
-cdef inline object enter(CachedCall entry, tuple args, dict kwargs):
-    if entry is None:
-        raise TypeError("fastact._cpu: an op that was not declared can't be called")
-    return entry.enter(args, kwargs)
-
-
 cdef class CachedOp:
     """An op whose call itself is a cached entry point."""
 
@@ -699,6 +694,21 @@ cdef class CachedOp:
 
     def _cache_calls(self, CachedCall entry):
         self.entry = entry
+
+    def _take_fast_path(self, str native, int parameters, tuple numbers not None):
+        """Let calls of an activation, and of its `forward` and `backward`, take the fast path.
+
+        native: with the defaults. parameters: how many; numbers: those that are no strings.
+        """
+        cdef FastPath fast
+        cdef CachedCall point
+        for i, point in enumerate((self.entry, self.forward, self.backward)):
+            fast = FastPath.__new__(FastPath)
+            fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
+            fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
+            fast.saves_value = native in SAVE_VALUE
+            convert_parameters(&fast.defaults, numbers)
+            point.fast = fast
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to Python."""
@@ -710,4 +720,33 @@ cdef class CachedOp:
         return 0 if self.entry is None else len(self.entry.plans)
 
     def __call__(self, *args, **kwargs):
-        return enter(self.entry, args, kwargs)
+        return call_op(self, args, <PyObject*>kwargs)
+
+
+cdef dict NO_NAMES = {}
+
+
+# Slots that take the interpreter's tuple and dict as they are: a `__call__` of Cython's copies the
+# dict, which takes 30 ns. Nobody changes it, for it may be the caller's own.
+cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
+    return entry.enter(args, NO_NAMES if kwargs is NULL else <dict>kwargs)
+
+
+cdef object call_op(CachedOp op, tuple args, PyObject* kwargs):
+    if op.entry is None:
+        raise TypeError("fastact._cpu: an op that was not declared can't be called")
+    return call_entry(op.entry, args, kwargs)
+
+
+(<PyTypeObject*>CachedCall).tp_call = <ternaryfunc>call_entry
+(<PyTypeObject*>CachedOp).tp_call = <ternaryfunc>call_op
+
+
+def keep_compiled_call(cls):
+    """Let a call of an object of this class begin in compiled code, as a call of its base does.
+
+    Ops have a `__call__` in Python too, which would take its place: torch.compile traces Python and
+    nothing else. Entry points would have the slot that Cython made.
+    """
+    base = CachedCall if issubclass(cls, CachedCall) else CachedOp
+    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call
