@@ -18,6 +18,7 @@ template <class T>
 void gather_pairs(char* to, const char* from, int64_t n) {
   constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
   typedef T Several __attribute__((vector_size(kBytes)));
+#pragma GCC unroll 4
   for (; n > kCount; n -= kCount, to += kBytes, from += 2 * kBytes) {
     Several low, high, even;
     memcpy(&low, from, kBytes);
@@ -35,6 +36,13 @@ void gather_pairs(char* to, const char* from, int64_t n) {
 }
 
 template <class T>
+__attribute__((noinline)) void move_strided(char* to, int64_t to_stride, const char* from,
+                                            int64_t from_stride, int64_t n) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < n; ++i, to += to_stride, from += from_stride) memcpy(to, from, sizeof(T));
+}
+
+template <class T>
 void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t n) {
   constexpr int64_t kItem = sizeof(T);
   if (to_stride == kItem && from_stride == kItem) {
@@ -46,8 +54,7 @@ void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride
     memcpy(&value, from, kItem);
     for (int64_t i = 0; i < n; ++i) memcpy(to + i * kItem, &value, kItem);
   } else {
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < n; ++i, to += to_stride, from += from_stride) memcpy(to, from, kItem);
+    move_strided<T>(to, to_stride, from, from_stride, n);
   }
 }
 
