@@ -195,7 +195,9 @@ cdef class PlanDraft:
         plan.steps, plan.blocks = [], b""
         for step in self.steps:
             plan.steps.append(self.step(plan, step))
-        self.check_writes(plan)
+        for k in range(plan.arrays + plan.outputs):
+            if self.filled[k] != (k >= plan.arrays or k in self.written):
+                raise Unrecorded("native functions write other arrays than the call has stated")
         plan.result = self.part_of_result(result)
         if not is_on_cpu(self.key):
             record_launches(plan, self.key)
@@ -250,14 +252,6 @@ cdef class PlanDraft:
         for k, view in enumerate(given.views):
             if view is not None and is_written(fields[k], function.named[k], given.arguments()):
                 self.filled[self.buffer_index(view)] = True
-        return 0
-
-    cdef int check_writes(self, CallPlan plan) except -1:
-        """Check that native functions write all that the call makes or writes."""
-        cdef int k
-        for k in range(plan.arrays + plan.outputs):
-            if self.filled[k] != (k >= plan.arrays or k in self.written):
-                raise Unrecorded("native functions write other arrays than the call has stated")
         return 0
 
     cdef object part_of_result(self, result):
@@ -408,6 +402,7 @@ cdef class CallPlan:
         """NotImplemented where memory is shared that was not when the plan was made."""
         cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
+        cdef void* stream
         cdef int i, k, w
         for i in range(self.writes):
             w = self.written[i]
@@ -426,7 +421,9 @@ cdef class CallPlan:
             if is_on_cpu(key):
                 self.call_functions(data, NULL)
             elif self.launches is not NULL and self.new_memory_is_aligned(data):
-                self.replay(data, key.device.device_id, current_stream(key))
+                stream = current_stream(key)
+                with nogil:  # a full queue waits
+                    self.device.replay(self.launches, data, key.device.device_id, stream)
             else:
                 self.call_functions(data, current_stream(key))
         finally:  # a warning that is an error comes after the arrays were written
@@ -449,11 +446,6 @@ cdef class CallPlan:
                 (<NativeCall>step).go(<Block*>(memory + (<NativeCall>step).begin), stream)
             else:
                 (<NativeLoop>step).go(memory, stream)
-        return 0
-
-    cdef int replay(self, char** data, int device, void* stream) except -1:
-        with nogil:  # a full queue waits
-            self.device.replay(self.launches, data, device, stream)
         return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
@@ -555,7 +547,8 @@ cdef class Buffers:
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
         if self.arrays[k] is NULL:
             if self.api is NULL:
-                self.keep(k, number_of(plan.made[k], &self.numbers[k]))
+                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).dtype))
+                self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
             else:
                 self.owned[k] = NULL
                 self.keep(k, hand_over(tensor, self.api))
@@ -578,10 +571,6 @@ cdef class Buffers:
             if self.owned[k] is not NULL:
                 self.owned[k].deleter(self.owned[k])
         free(self.scratch)
-
-
-cdef object number_of(View model, double* memory):
-    return PyArray_Scalar(memory, cnp.PyArray_DescrFromType(numpy_type(model.dtype)), None)
 
 
 cdef class CachedCall:

@@ -120,13 +120,6 @@ cdef bint is_negated(object x, TensorType* kind) except -1:
     return kind.has_negation and x.is_neg()
 
 
-cdef bint may_have_tangents(TensorType* kind) except -1:
-    """Whether a level of forward mode is open, so that a tensor may carry what memory does not."""
-    cdef PyObject* level
-    level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
-    return level is not NULL and <object>level >= 0
-
-
 # Questions to torch's libraries, so that an operation that somebody looks at goes by torch's
 # dispatcher (`foreign._ask_torch`): C++'s functions by their addresses; before that, none.
 ctypedef cpp_bool (*AsksKey)(uint16_t) noexcept
@@ -156,7 +149,8 @@ def ask_torch(
     watchers.is_included = <AsksKey>is_included  # last: readers take no lock
 
 
-cdef bint watched() except -1:
+cpdef bint is_watched() except -1:
+    """Whether a tracer, a mode or a profiler looks at each of torch's operations in this thread."""
     if watchers.is_included is NULL:
         return False
     if (
@@ -165,11 +159,6 @@ cdef bint watched() except -1:
     ):
         return not inside_operator()
     return watchers.has_function_mode() and not inside_operator() and (<object>watchers.looks)()
-
-
-def is_watched():
-    """Whether a tracer, a mode or a profiler looks at each of torch's operations in this thread."""
-    return watched()
 
 
 def is_inside_operator():
@@ -186,7 +175,12 @@ def enter_operator(bint inside):
 
 cdef bint is_for_dispatcher(TensorType* kind) except -1:
     """Whether torch's dispatcher, not memory alone, is to say what becomes of tensors."""
-    return kind.forward_mode is not NULL and (may_have_tangents(kind) or watched())
+    cdef PyObject* level
+    if kind.forward_mode is NULL:
+        return False
+    # With a level of forward mode open, a tensor may carry what memory does not.
+    level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
+    return level is not NULL and <object>level >= 0 or is_watched()
 
 
 cdef bint may_cast(TensorType* kind) except -1:
