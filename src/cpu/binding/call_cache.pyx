@@ -594,20 +594,15 @@ cdef class CachedCall:
         return getattr, (self.owner, self.attribute)
 
     def __call__(self, *args, **kwargs):
-        return self.enter(args, kwargs)
+        return call_entry(self, args, <PyObject*>kwargs)
 
     cdef object enter(self, tuple args, dict kwargs):
         cdef CallKey key
         cdef tuple fixed = None
         refuse_current_draft()
-        if not call_cache_enabled:
-            return self.function(*args, **kwargs)
-        if self.fast is not None:
-            result = self.fast.serve(args, kwargs, self.casts)
-            if result is not NotImplemented:
-                return result
-        if current_draft() is not NULL or not make_key(
-            &key, args, kwargs, self.recorder is not None
+        if (
+            not call_cache_enabled or current_draft() is not NULL
+            or not make_key(&key, args, kwargs, self.recorder is not None)
         ):
             return self.function(*args, **kwargs)
         if self.casts and key.kind is not NULL and may_cast(key.kind):
@@ -718,7 +713,13 @@ cdef dict NO_NAMES = {}
 # Slots that take the interpreter's tuple and dict as they are: a `__call__` of Cython's copies the
 # dict, which takes 30 ns. Nobody changes it, for it may be the caller's own.
 cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
-    return entry.enter(args, NO_NAMES if kwargs is NULL else <dict>kwargs)
+    cdef dict named = NO_NAMES if kwargs is NULL else <dict>kwargs
+    if entry.fast is not None and call_cache_enabled:
+        refuse_current_draft()
+        result = entry.fast.serve(args, named, entry.casts)
+        if result is not NotImplemented:
+            return result
+    return entry.enter(args, named)
 
 
 cdef object call_op(CachedOp op, tuple args, PyObject* kwargs):

@@ -164,10 +164,8 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         kBits
         kPlaces
         kFlag
-        kText
 
     cdef enum class Role(int):
-        kIn
         kOut
 
     cdef enum class ShapeRule(int):
