@@ -29,7 +29,7 @@ emulated: Any = devices.emulate() if EMULATED else None
 
 ENTRIES = [
     (op, entry) for op in fa.ops.values() for entry in ("call", "forward", "backward")
-    if not isinstance(op, _cpu.FastActivation)
+    if op.family != "activations"
 ]  # fmt: skip
 each_entry = pytest.mark.parametrize(("op", "entry"), ENTRIES, ids=lambda v: str(v))
 SEEN = 2  # calls until a plan is there
@@ -89,7 +89,7 @@ def writing(call: partial[Any]) -> partial[Any]:
     return partial(call, out=made if len(made) > 1 else made[0])
 
 
-FORWARDS = [op.forward for op in fa.ops.values() if not isinstance(op, _cpu.FastActivation)]
+FORWARDS = [op.forward for op in fa.ops.values() if op.family != "activations"]
 
 
 @each_entry

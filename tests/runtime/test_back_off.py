@@ -136,16 +136,6 @@ def test_the_time_of_one_thread_is_that_of_all_parts(times, threads, expected):
     assert _cpu.time_of_one_thread(times, threads) == expected
 
 
-def test_one_thread_is_slowed_down_as_it_was_while_it_worked_alone():
-    """Where every core is busy one thread waits as well; what was measured is soon forgotten."""
-    times = _cpu.slowed_down(20 * MS, 30 * MS, 100 * US, 10_000)
-    assert times[0] == 150 * US
-    assert times == sorted(times, reverse=True)
-    assert 100 * US <= times[-1] < 101 * US
-    assert _cpu.slowed_down(30 * MS, 20 * MS, 100 * US, 1) == [100 * US]  # Python's own work, too
-    assert _cpu.slowed_down(0, 20 * MS, 100 * US, 1) == [400 * US]
-
-
 def on_busy_cores(call: Callable[[], object]) -> object:
     """call() in a thread of its own, whose regions lost time that they will never make up for."""
     found: list[object] = []

@@ -19,11 +19,11 @@ from ..interop import validate
 from .bounds import Bounds, Other, scaling
 from .engine.elementwise import Elementwise
 from .engine.entry import Entry, signature_of
-from .engine.execute import Execution, execute
+from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, alias, declared, float32_under_autocast
 from .engine.quantized import Quantizes
 from .engine.second import no_third
-from .engine.served import enter_at, enter_cached
+from .engine.served import CachedOp
 from .types import A, ArrayOrNumber, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
@@ -58,11 +58,11 @@ def _near(ulp: float, absolute: Callable[[str], float], exact: str, within: str)
     return text
 
 
-class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
+class Activation(Quantizes, Elementwise[P, R], CachedOp[P, R]):
     """An element-wise op, y = f(x).
 
-    The compiled base class serves contiguous arrays of one dtype; this class serves and explains
-    the rest.
+    A fast path in compiled code serves contiguous arrays of one dtype; this class serves and
+    explains the rest.
 
     saves : x, or y where the derivative is plain arithmetic of it (`derivative_by_value` of the
         functor): backward then computes no exponential, and `forward` may work in place.
@@ -123,21 +123,9 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         parameters, choices = self.parameters, self.choices
         native = [choices[n][str(v)] for n, v in parameters.items() if n in choices]
         numbers = tuple(v for v in parameters.values() if not isinstance(v, str))
-        _cpu.FastActivation.__init__(
-            self, native[0] if native else self.name, len(parameters), numbers
-        )
-        self._cache_entry_points(  # what the fast path does not serve
-            _cpu.CachedCall(self._plain_call, self, "_plain_call", self._recorder),
-            *(
-                _cpu.CachedCall(partial(execute, entry_points[name]), self, name)
-                for name in ("forward", "backward")
-            ),
-        )
-        backward: Any = _cpu.backward_of(self)
-        enter_at(self, "backward", backward, partial(execute, entry_points["backward"]))
-        backward.__module__, backward.__qualname__ = "fastact", f"{self.name}.backward"  # to pickle
-        backward.__doc__ = type(self).backward.__doc__
-        enter_cached(self, "backward.backward")
+        fast = native[0] if native else self.name
+        self._take_fast_path(fast, len(parameters), numbers)
+        self._which = _cpu.ACTIVATIONS.index(fast)
         twice = self.entry_point("backward.backward")
         vars(twice)["backward"] = partial(no_third, self._where("backward.backward"))
 
@@ -160,18 +148,16 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
         ----------
         dy : array, or Python scalar
             The gradient of the loss with respect to y; shape and dtype of x.
-        saved : array
+        x : array
             The array that `forward` saved.
-        *parameters : float or str
-            The op's own parameters, as given to `forward`.
+        y : array
+            The array that `forward` saved.
         out : array, optional
-            Where to write dx; it may be dy or `saved` itself.
+            Where to write dx; it may be dy or the saved array itself.
         accumulate : bool
             Add dx to `out` instead of overwriting it.
         stream : optional
             For arrays on a GPU: the stream to work on.
-        **named : float or str
-            Parameters by keyword.
 
         Returns
         -------

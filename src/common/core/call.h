@@ -186,12 +186,24 @@ struct Field {
   }
 };
 
+// The kinds of members, by their types.
+constexpr FieldKind kind_of(const ArrayArgument*) { return FieldKind::kArray; }
+constexpr FieldKind kind_of(const AxisFlags*) { return FieldKind::kAxes; }
+constexpr FieldKind kind_of(const ParameterValues*) { return FieldKind::kParameters; }
+constexpr FieldKind kind_of(const double*) { return FieldKind::kNumber; }
+constexpr FieldKind kind_of(const int*) { return FieldKind::kInteger; }
+constexpr FieldKind kind_of(const int64_t*) { return FieldKind::kInt64; }
+constexpr FieldKind kind_of(const uint64_t*) { return FieldKind::kBits; }
+constexpr FieldKind kind_of(const Places*) { return FieldKind::kPlaces; }
+constexpr FieldKind kind_of(const bool*) { return FieldKind::kFlag; }
+constexpr FieldKind kind_of(const char* const*) { return FieldKind::kText; }
+
 // The place of a member, and its kind. element: of a member that is several arrays.
 template <auto member, int element, class Pointer = decltype(member)>
 struct MemberOf;
 template <auto member, int element, class Call, class Member>
 struct MemberOf<member, element, Member Call::*> {
-  using Type = std::remove_extent_t<Member>;
+  static constexpr FieldKind kind = kind_of(static_cast<std::remove_extent_t<Member>*>(nullptr));
 
   static void* at(void* call) {
     Member& found = static_cast<Call*>(call)->*member;
@@ -200,32 +212,6 @@ struct MemberOf<member, element, Member Call::*> {
     else
       return &found;
   }
-  static constexpr FieldKind kind() {
-    if constexpr (std::is_same_v<Type, ArrayArgument>)
-      return FieldKind::kArray;
-    else if constexpr (std::is_same_v<Type, AxisFlags>)
-      return FieldKind::kAxes;
-    else if constexpr (std::is_same_v<Type, ParameterValues>)
-      return FieldKind::kParameters;
-    else if constexpr (std::is_same_v<Type, double>)
-      return FieldKind::kNumber;
-    else if constexpr (std::is_same_v<Type, bool>)
-      return FieldKind::kFlag;
-    else if constexpr (std::is_same_v<Type, uint64_t>)
-      return FieldKind::kBits;
-    else if constexpr (std::is_same_v<Type, const char*>)
-      return FieldKind::kText;
-    else if constexpr (std::is_same_v<Type, int64_t>)
-      return FieldKind::kInt64;
-    else if constexpr (std::is_same_v<Type, Places>)
-      return FieldKind::kPlaces;
-    else
-      return integer_kind();
-  }
-  static constexpr FieldKind integer_kind() {
-    static_assert(std::is_same_v<Type, int>, "a field's type is one of those above");
-    return FieldKind::kInteger;
-  }
 };
 
 // The fields of a table: an array that is read, written, or both; anything else.
@@ -233,7 +219,7 @@ namespace fields {
 
 template <auto member, int element = 0>
 constexpr Field in(const char* name) {
-  return {name, MemberOf<member, element>::at, MemberOf<member, element>::kind()};
+  return {name, MemberOf<member, element>::at, MemberOf<member, element>::kind};
 }
 template <auto member, int element = 0>
 constexpr Field out(const char* name) {

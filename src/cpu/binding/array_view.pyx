@@ -26,14 +26,16 @@ cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
 
 cdef int view_dtype_of_numpy(cnp.ndarray a) noexcept:
     """Give a dtype's number, a mask's or indices' too; -1: no kernel reads it."""
-    cdef int number = cnp.PyArray_TYPE(a)
+    cdef int number = cnp.PyArray_TYPE(a), dtype = dtype_of_numpy(a)
     cdef DLDataType type = dlpack_dtype(kBool)
+    if dtype >= 0:
+        return dtype
     if number == cnp.NPY_BOOL:
         return kBool
     if cnp.PyTypeNum_ISSIGNED(number) and cnp.PyTypeNum_ISINTEGER(number):
         type.code, type.bits = kDLInt, <uint8_t>(8 * cnp.PyArray_ITEMSIZE(a))
         return dtype_of_dlpack(type)
-    return dtype_of_numpy(a)
+    return -1
 
 
 cdef int numpy_type(int dtype) noexcept:
@@ -317,10 +319,7 @@ cdef class View:
         """Show this array with `count` elements of an axis: every `step`-th, from `first` on."""
         cdef list shape = list(self.shape), strides = list(self.strides)
         self.check_axis("sliced", axis)
-        if first < 0 or step < 1 or count < 0 or (
-            count > 0 and (self.shape_[axis] - 1 - first < 0
-                           or (self.shape_[axis] - 1 - first) // step < count - 1)
-        ):
+        if first < 0 or step < 1 or not 0 <= count <= len(range(first, shape[axis], step)):
             raise ValueError(
                 f"sliced: an axis of length {self.shape_[axis]} has no {count} elements from "
                 f"{first} on in steps of {step}"
@@ -351,9 +350,7 @@ cdef class View:
     @staticmethod
     def from_exchange(tensor, api_capsule):
         """Borrow a tensor through its type's C exchange API."""
-        cdef DLPackExchangeAPI* api = <DLPackExchangeAPI*>PyCapsule_GetPointer(
-            api_capsule, "dlpack_exchange_api"
-        )
+        cdef DLPackExchangeAPI* api = exchange_api(api_capsule)
         cdef DLTensor borrowed
         cdef View view = View.__new__(View)
         if api.version.major != 1 or api.borrow is NULL:

@@ -166,7 +166,9 @@ cdef class PlanDraft:
         cdef int k
         if self.refused or not self.begun:
             raise Unrecorded("the call refused, or stated nothing")
-        plan.fixed = ()
+        plan.fixed = plan.ops = ()
+        for k in range(self.key.ops):
+            plan.ops += (<object>self.key.op[k],)
         for k in range(self.key.arrays):
             if not self.claimed[k]:
                 if not self.key.is_scalar[k]:
@@ -193,9 +195,10 @@ cdef class PlanDraft:
         plan.steps, plan.blocks = [], b""
         for step in self.steps:
             plan.steps.append(self.step(plan, step))
-        self.check_writes(plan)
+        for k in range(plan.arrays + plan.outputs):
+            if self.filled[k] != (k >= plan.arrays or k in self.written):
+                raise Unrecorded("native functions write other arrays than the call has stated")
         plan.result = self.part_of_result(result)
-        plan.ops = objects(self.key.op, self.key.ops)
         if not is_on_cpu(self.key):
             record_launches(plan, self.key)
         return plan
@@ -251,14 +254,6 @@ cdef class PlanDraft:
                 self.filled[self.buffer_index(view)] = True
         return 0
 
-    cdef int check_writes(self, CallPlan plan) except -1:
-        """Check that native functions write all that the call makes or writes."""
-        cdef int k
-        for k in range(plan.arrays + plan.outputs):
-            if self.filled[k] != (k >= plan.arrays or k in self.written):
-                raise Unrecorded("native functions write other arrays than the call has stated")
-        return 0
-
     cdef object part_of_result(self, result):
         """A buffer index, [a number or None], a tuple of parts, [a part, the dtype as which it is
         seen], or [a type, its fields, parts]."""
@@ -289,14 +284,6 @@ cdef class PlanDraft:
         for part in result:
             found.append(self.part_of_result(part))
         return tuple(found)
-
-
-cdef tuple objects(PyObject* const* given, int count):
-    cdef list found = []
-    cdef int k
-    for k in range(count):
-        found.append(<object>given[k])
-    return tuple(found)
 
 
 cdef View contiguous(View made):
@@ -347,12 +334,14 @@ cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
     native functions are called as before. So they are where new memory has another residue than 0.
     """
     cdef char* data[MAX_BUFFERS]
-    cdef const DeviceTable* device = table_of(key.device)
+    cdef const FitDevice* fit = fit_device_of(key.device)
+    cdef const DeviceTable* device
     cdef void* recording
     cdef int run
     cdef bint failed = False
-    if device is NULL:
+    if fit is NULL:
         return 0
+    device = fit.table
     recording = device.begin_recording()
     try:
         for run in range(RECORDING_RUNS):
@@ -413,6 +402,7 @@ cdef class CallPlan:
         """NotImplemented where memory is shared that was not when the plan was made."""
         cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
+        cdef void* stream
         cdef int i, k, w
         for i in range(self.writes):
             w = self.written[i]
@@ -431,7 +421,9 @@ cdef class CallPlan:
             if is_on_cpu(key):
                 self.call_functions(data, NULL)
             elif self.launches is not NULL and self.new_memory_is_aligned(data):
-                self.replay(data, key.device.device_id, current_stream(key))
+                stream = current_stream(key)
+                with nogil:  # a full queue waits
+                    self.device.replay(self.launches, data, key.device.device_id, stream)
             else:
                 self.call_functions(data, current_stream(key))
         finally:  # a warning that is an error comes after the arrays were written
@@ -454,11 +446,6 @@ cdef class CallPlan:
                 (<NativeCall>step).go(<Block*>(memory + (<NativeCall>step).begin), stream)
             else:
                 (<NativeLoop>step).go(memory, stream)
-        return 0
-
-    cdef int replay(self, char** data, int device, void* stream) except -1:
-        with nogil:  # a full queue waits
-            self.device.replay(self.launches, data, device, stream)
         return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
@@ -560,7 +547,8 @@ cdef class Buffers:
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
         if self.arrays[k] is NULL:
             if self.api is NULL:
-                self.keep(k, number_of(plan.made[k], &self.numbers[k]))
+                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).dtype))
+                self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
             else:
                 self.owned[k] = NULL
                 self.keep(k, hand_over(tensor, self.api))
@@ -585,10 +573,6 @@ cdef class Buffers:
         free(self.scratch)
 
 
-cdef object number_of(View model, double* memory):
-    return PyArray_Scalar(memory, cnp.PyArray_DescrFromType(numpy_type(model.dtype)), None)
-
-
 cdef class CachedCall:
     """An entry point of an op: its function of the Python layer behind the plans of its calls."""
 
@@ -599,6 +583,7 @@ cdef class CachedCall:
     cdef object recorder  # (args, kwargs) -> who records calls of that key; None: nobody does
     cdef dict plans
     cdef bint casts      # under autocast the call may be one in another dtype
+    cdef FastPath fast   # which serves a call first; None: there is none
 
     def __init__(self, function, owner, str attribute, recorder=None):
         self.function, self.recorder = function, recorder
@@ -609,7 +594,7 @@ cdef class CachedCall:
         return getattr, (self.owner, self.attribute)
 
     def __call__(self, *args, **kwargs):
-        return self.enter(args, kwargs)
+        return call_entry(self, args, <PyObject*>kwargs)
 
     cdef object enter(self, tuple args, dict kwargs):
         cdef CallKey key
@@ -633,9 +618,9 @@ cdef class CachedCall:
             return self.function(*args, **kwargs) if result is NotImplemented else result
         if key.records:
             if plan is None:
-                plan = self.recorder(args, kwargs)
+                plan = self.recorder(args, dict(kwargs))
                 self.remember(words, plan)
-            return plan(args, kwargs)
+            return plan(args, dict(kwargs))
         if plan is SEEN:
             return self.record(&key, words, fixed, args, kwargs)
         result = self.function(*args, **kwargs)
@@ -686,12 +671,6 @@ cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
     return words, *values
 
 
-cdef inline object enter(CachedCall entry, tuple args, dict kwargs):
-    if entry is None:
-        raise TypeError("fastact._cpu: an op that was not declared can't be called")
-    return entry.enter(args, kwargs)
-
-
 cdef class CachedOp:
     """An op whose call itself is a cached entry point."""
 
@@ -699,6 +678,21 @@ cdef class CachedOp:
 
     def _cache_calls(self, CachedCall entry):
         self.entry = entry
+
+    def _take_fast_path(self, str native, int parameters, tuple numbers not None):
+        """Let calls of an activation, and of its `forward` and `backward`, take the fast path.
+
+        native: with the defaults. parameters: how many; numbers: those that are no strings.
+        """
+        cdef FastPath fast
+        cdef CachedCall point
+        for i, point in enumerate((self.entry, self.forward, self.backward)):
+            fast = FastPath.__new__(FastPath)
+            fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
+            fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
+            fast.saves_value = native in SAVE_VALUE
+            convert_parameters(&fast.defaults, numbers)
+            point.fast = fast
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to Python."""
@@ -710,4 +704,39 @@ cdef class CachedOp:
         return 0 if self.entry is None else len(self.entry.plans)
 
     def __call__(self, *args, **kwargs):
-        return enter(self.entry, args, kwargs)
+        return call_op(self, args, <PyObject*>kwargs)
+
+
+cdef dict NO_NAMES = {}
+
+
+# Slots that take the interpreter's tuple and dict as they are: a `__call__` of Cython's copies the
+# dict, which takes 30 ns. Nobody changes it, for it may be the caller's own.
+cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
+    cdef dict named = NO_NAMES if kwargs is NULL else <dict>kwargs
+    if entry.fast is not None and call_cache_enabled:
+        refuse_current_draft()
+        result = entry.fast.serve(args, named, entry.casts)
+        if result is not NotImplemented:
+            return result
+    return entry.enter(args, named)
+
+
+cdef object call_op(CachedOp op, tuple args, PyObject* kwargs):
+    if op.entry is None:
+        raise TypeError("fastact._cpu: an op that was not declared can't be called")
+    return call_entry(op.entry, args, kwargs)
+
+
+(<PyTypeObject*>CachedCall).tp_call = <ternaryfunc>call_entry
+(<PyTypeObject*>CachedOp).tp_call = <ternaryfunc>call_op
+
+
+def keep_compiled_call(cls):
+    """Let a call of an object of this class begin in compiled code, as a call of its base does.
+
+    Ops have a `__call__` in Python too, which would take its place: torch.compile traces Python and
+    nothing else. Entry points would have the slot that Cython made.
+    """
+    base = CachedCall if issubclass(cls, CachedCall) else CachedOp
+    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call

@@ -63,43 +63,39 @@ cdef enum:  # bits of an array's first word
     RESIDUE_BIT  # on a device: the last bits of its address, kAlignedBits of them
 
 
-cdef bint put_array(
-    CallKey* key, object x, char* data, int dtype, int ndim, const int64_t* shape,
-    const int64_t* strides, int64_t unit, uint64_t flags
-) noexcept:
-    """Enter an array; strides: in `unit` bytes, NULL for C-contiguous."""
-    cdef int64_t item = item_size(dtype), size = count_of(ndim, shape), low = 0, high = 0, step
+cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t flags) noexcept:
+    cdef int64_t item = item_size(a.dtype), size = count_of(a.ndim, a.shape), low = 0, high = 0
+    cdef int64_t step
     cdef int i, same
-    if key.arrays == MAX_ARRAYS or ndim > MAX_KEY_AXES or <intptr_t>data % item:
-        return False
-    if size == 0:
+    if key.arrays == MAX_ARRAYS or a.ndim > MAX_KEY_AXES or <intptr_t>a.data & (item - 1) or size == 0:
         return False
     for same in range(key.arrays + 1):
-        if same == key.arrays or key.data[same] == data:
+        if same == key.arrays or key.data[same] == a.data:
             break
     if not put(
-        key, IS_ARRAY | dtype << 4 | ndim << 8 | same << 16 | (strides is not NULL) << 24 | flags
+        key, IS_ARRAY | a.dtype << 4 | a.ndim << 8 | same << 16 | (a.strides is not NULL) << 24
+        | <uint64_t>(not a.is_readonly) << WRITABLE_BIT | flags
     ):
         return False
-    for i in range(ndim):
-        if not put(key, <uint64_t>shape[i]):
+    for i in range(a.ndim):
+        if not put(key, <uint64_t>a.shape[i]):
             return False
-    if strides is NULL:
+    if a.strides is NULL:
         high = (size - 1) * item
     else:
-        for i in range(ndim):
-            step = strides[i] * unit
+        for i in range(a.ndim):
+            step = a.strides[i] * a.stride_unit
             if not put(key, <uint64_t>step):
                 return False
             if step < 0:
-                low += step * (shape[i] - 1)
+                low += step * (a.shape[i] - 1)
             else:
-                high += step * (shape[i] - 1)
+                high += step * (a.shape[i] - 1)
     key.array[key.arrays] = <PyObject*>x
     key.is_scalar[key.arrays] = False
-    key.data[key.arrays] = data
-    key.low[key.arrays] = <intptr_t>data + low
-    key.high[key.arrays] = <intptr_t>data + high + item
+    key.data[key.arrays] = a.data
+    key.low[key.arrays] = <intptr_t>a.data + low
+    key.high[key.arrays] = <intptr_t>a.data + high + item
     key.arrays += 1
     return True
 
@@ -109,25 +105,14 @@ cdef inline size_t extent(const CallKey* key, int k) noexcept:
     return key.high[k] - key.low[k]
 
 
-cdef bint put_numpy(CallKey* key, cnp.ndarray a) noexcept:
-    cdef int dtype = view_dtype_of_numpy(a)
-    cdef const int64_t* strides = NULL
-    if not PyArray_IS_C_CONTIGUOUS(a):
-        strides = <const int64_t*>cnp.PyArray_STRIDES(a)
-    if dtype < 0 or not PyArray_ISNOTSWAPPED(a) or key.kind is not NULL:
-        return False
-    return put_array(
-        key, a, <char*>cnp.PyArray_DATA(a), dtype, cnp.PyArray_NDIM(a),
-        <const int64_t*>cnp.PyArray_DIMS(a), strides, 1,
-        <uint64_t>cnp.PyArray_ISWRITEABLE(a) << WRITABLE_BIT,
-    )
-
-
 cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
     """Enter a NumPy scalar: as an array; beside tensors as a value, its dtype with IS_FLOAT."""
+    cdef ArrayArgument a
     cdef uint64_t word = 0
     if key.kind is NULL:
-        if not put_array(key, x, data, dtype, 0, NULL, NULL, 1, <uint64_t>1 << SCALAR_BIT):
+        memset(&a, 0, sizeof(a))
+        a.data, a.dtype, a.is_readonly = data, dtype, True
+        if not put_array(key, x, &a, <uint64_t>1 << SCALAR_BIT):
             return False
         key.is_scalar[key.arrays - 1] = True
         return True
@@ -136,42 +121,34 @@ cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
 
 
 cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
-    cdef DLTensor tensor
+    cdef ArrayArgument a
+    cdef DLDevice device
     cdef bint records
     cdef uint64_t flags
-    cdef char* data
-    cdef int dtype
     if key.kind is NULL and is_for_dispatcher(kind):
         return False
     records = records_gradient(x, kind)
-    flags = <uint64_t>records << RECORDS_BIT
-    if key.arrays and (key.kind is NULL or key.kind.api is not kind.api):
-        return False
-    if records and kind.records_gradients is NULL:
-        return False
-    if is_negated(x, kind):
+    if (
+        key.arrays and (key.kind is NULL or key.kind.api is not kind.api)
+        or records and kind.records_gradients is NULL
+        or is_negated(x, kind) or not read_tensor(x, kind, &a)
+    ):
         return False
     key.records |= records and key.may_record
-    if not borrow(x, kind, &tensor):
-        return False
-    dtype = dtype_of_dlpack(tensor.dtype)
-    if dtype < 0 or tensor.data is NULL or (
-        key.arrays and not same_device(key.device, tensor.device)
-    ):
+    device = DLDevice(a.device_type, a.device)
+    if key.arrays and not same_device(key.device, device):
         return False
     if key.arrays == 0:
         key.kind = kind
-        key.device = tensor.device
+        key.device = device
         if not put(key, <intptr_t>kind) or not put(
-            key, <uint64_t>tensor.device.device_type << 32 | <uint32_t>tensor.device.device_id
+            key, <uint64_t>device.device_type << 32 | <uint32_t>device.device_id
         ):
             return False
-    data = <char*>tensor.data + tensor.byte_offset
-    if tensor.device.device_type != kDLCPU:
-        flags |= residue(data) << RESIDUE_BIT
-    return put_array(
-        key, x, data, dtype, tensor.ndim, tensor.shape, tensor.strides, item_size(dtype), flags
-    )
+    flags = <uint64_t>records << RECORDS_BIT
+    if device.device_type != kDLCPU:
+        flags |= residue(a.data) << RESIDUE_BIT
+    return put_array(key, x, &a, flags)
 
 
 cdef inline uint64_t residue(const char* data) noexcept:
@@ -213,13 +190,14 @@ cdef bint is_dtype(object value) noexcept:
 
 cdef bint put_value(CallKey* key, object value, int depth) except -1:
     """Enter an argument, by value or by identity; False: of a type that no key holds."""
+    cdef ArrayArgument a
     cdef TensorType* kind
     cdef double number
     cdef uint64_t word
     cdef long long integer
     cdef int overflow = 0
     if PyArray_CheckExact(value):
-        return put_numpy(key, value)
+        return key.kind is NULL and read_numpy(value, &a) and put_array(key, value, &a, 0)
     kind = tensor_type_known(Py_TYPE(value))
     if kind is not NULL:
         return put_tensor(key, value, kind)

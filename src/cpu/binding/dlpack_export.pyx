@@ -32,11 +32,6 @@ cdef int64_t bytes_of(DLDataType dtype, int ndim, const int64_t* shape) noexcept
     return count_of(ndim, shape) * (dtype.bits // 8)
 
 
-cdef bint is_ours(DLDevice device, DLDataType dtype, int ndim, const int64_t* shape) noexcept:
-    """Small memory on the CPU: a framework's allocator takes longer than a small kernel."""
-    return device.device_type == kDLCPU and bytes_of(dtype, ndim, shape) < kBigMemory
-
-
 cdef DLManagedTensorVersioned* new_tensor(
     DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape,
     const int* order
@@ -53,7 +48,8 @@ cdef DLManagedTensorVersioned* new_tensor(
         strides[axis] = step
         inside[i] = shape[axis]
         step *= max(shape[axis], 1)
-    if api is NULL or is_ours(device, type, ndim, shape):
+    # A framework's allocator takes longer than a small kernel.
+    if api is NULL or device.device_type == kDLCPU and bytes_of(type, ndim, shape) < kBigMemory:
         made = make_tensor(ndim, shape, strides, type)
     else:
         made = allocate_by(api, device, type, ndim, inside)

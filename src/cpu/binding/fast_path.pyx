@@ -1,7 +1,11 @@
-# The fast path of activations. It serves exact NumPy arrays and tensors of registered types that
-# are contiguous and need no conversion, with the op's default parameters, and says NotImplemented
-# to everything else, errors included: the call cache and the Python layer then serve or explain it.
-# It must therefore check whatever the Python layer checks, before anything is written.
+# Arrays and tensors as compiled code takes them, without the Python layer: for the fast path of
+# activations and for the call cache.
+#
+# The fast path serves exact NumPy arrays and tensors of registered types that are contiguous and
+# need no conversion, with the op's default parameters, and says NotImplemented to everything else,
+# errors included: the call cache and the Python layer then serve or explain it. It must therefore
+# check whatever the Python layer checks, before anything is written. It has no key and no plan:
+# shapes may change from call to call.
 #
 # Tensors on a GPU go the same way, once the Python layer has found their device fit and registered
 # it: their framework's allocator, its current stream, and the device module's C functions.
@@ -9,17 +13,6 @@
 cdef enum:
     MAX_TENSOR_TYPES = 8
     MAX_DEVICES = 64
-
-
-# The fast path's work: an op's kernels by dtype (and accumulation), and what a device module has
-# to know to do the same.
-cdef struct Work:
-    const ElementwiseKernel* kernels
-    const double* parameters
-    int which
-    bint backward  # 0 or 1
-    bint accumulate
-    bint casts  # under autocast it may be computed in another dtype
 
 
 cdef struct FitDevice:
@@ -41,10 +34,9 @@ def register_device(tuple device, table_capsule):
     row.activation[0] = device_call(row.table, kActivationForward)
     row.activation[1] = device_call(row.table, kActivationBackward)
     kept_alive.append(table_capsule)
-    with registering:
-        if fit_device_count < MAX_DEVICES:
-            fit_devices[fit_device_count] = row
-            fit_device_count += 1  # last: readers take no lock
+    if fit_device_count < MAX_DEVICES:
+        fit_devices[fit_device_count] = row
+        fit_device_count += 1
 
 
 cdef const FitDevice* fit_device_of(DLDevice device) noexcept:
@@ -53,13 +45,6 @@ cdef const FitDevice* fit_device_of(DLDevice device) noexcept:
         if same_device(fit_devices[i].device, device):
             return &fit_devices[i]
     return NULL
-
-
-cdef const DeviceTable* table_of(DLDevice device) noexcept:
-    cdef const FitDevice* fit = fit_device_of(device)
-    if fit is NULL:
-        return NULL
-    return fit.table
 
 
 cdef const DeviceCall* device_call(const DeviceTable* device, const CallTable& table) noexcept:
@@ -87,7 +72,6 @@ cdef struct TensorType:
 cdef TensorType[MAX_TENSOR_TYPES] tensor_types
 cdef int tensor_type_count = 0
 cdef list kept_alive = []
-cdef object registering = Lock()
 
 
 def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
@@ -96,33 +80,24 @@ def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
     state: of torch, what `foreign.torch_state` tells.
     """
     global tensor_type_count
-    api = <DLPackExchangeAPI*>PyCapsule_GetPointer(api_capsule, "dlpack_exchange_api")
+    cdef TensorType row
+    api = exchange_api(api_capsule)
     if api.version.major != 1 or api.borrow is NULL:
         return
-    # All that takes Python code happens before the lock, which a fork may find held: nothing else
-    # is done under it than filling in a row.
-    row = TensorType(
-        <PyTypeObject*>tensor_type,
-        api,
-        hasattr(tensor_type, "requires_grad"),
-        hasattr(tensor_type, "is_neg"),
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-    )
+    kept_alive.append((tensor_type, api_capsule, state))
+    memset(&row, 0, sizeof(row))
+    row.type, row.api = <PyTypeObject*>tensor_type, api
+    row.has_gradients = hasattr(tensor_type, "requires_grad")
+    row.has_negation = hasattr(tensor_type, "is_neg")
     if state is not None:
         row.mark_written = PyTuple_GET_ITEM(state, 0)
         row.records_gradients = PyTuple_GET_ITEM(state, 1)
         row.any_autocast = PyTuple_GET_ITEM(state, 2)
         row.forward_mode = PyTuple_GET_ITEM(state, 3)
-    if tensor_type_known(row.type) is not NULL:
-        return
-    kept_alive.append((tensor_type, api_capsule, state))
-    with registering:
-        if tensor_type_known(row.type) is NULL and tensor_type_count < MAX_TENSOR_TYPES:
-            tensor_types[tensor_type_count] = row
-            tensor_type_count += 1  # last: readers take no lock
+    # From here on no Python code runs, so that the interpreter's lock is held throughout.
+    if tensor_type_known(row.type) is NULL and tensor_type_count < MAX_TENSOR_TYPES:
+        tensor_types[tensor_type_count] = row
+        tensor_type_count += 1
 
 
 cdef TensorType* tensor_type_known(PyTypeObject* tensor_type) noexcept:
@@ -143,13 +118,6 @@ cdef bint records_gradient(object x, TensorType* kind) except -1:
 cdef bint is_negated(object x, TensorType* kind) except -1:
     """Whether its memory holds the values with the other sign."""
     return kind.has_negation and x.is_neg()
-
-
-cdef bint may_have_tangents(TensorType* kind) except -1:
-    """Whether a level of forward mode is open, so that a tensor may carry what memory does not."""
-    cdef PyObject* level
-    level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
-    return level is not NULL and <object>level >= 0
 
 
 # Questions to torch's libraries, so that an operation that somebody looks at goes by torch's
@@ -181,7 +149,8 @@ def ask_torch(
     watchers.is_included = <AsksKey>is_included  # last: readers take no lock
 
 
-cdef bint watched() except -1:
+cpdef bint is_watched() except -1:
+    """Whether a tracer, a mode or a profiler looks at each of torch's operations in this thread."""
     if watchers.is_included is NULL:
         return False
     if (
@@ -190,11 +159,6 @@ cdef bint watched() except -1:
     ):
         return not inside_operator()
     return watchers.has_function_mode() and not inside_operator() and (<object>watchers.looks)()
-
-
-def is_watched():
-    """Whether a tracer, a mode or a profiler looks at each of torch's operations in this thread."""
-    return watched()
 
 
 def is_inside_operator():
@@ -211,7 +175,12 @@ def enter_operator(bint inside):
 
 cdef bint is_for_dispatcher(TensorType* kind) except -1:
     """Whether torch's dispatcher, not memory alone, is to say what becomes of tensors."""
-    return kind.forward_mode is not NULL and (may_have_tangents(kind) or watched())
+    cdef PyObject* level
+    if kind.forward_mode is NULL:
+        return False
+    # With a level of forward mode open, a tensor may carry what memory does not.
+    level = PyDict_GetItem(<dict>kind.forward_mode, "_current_level")
+    return level is not NULL and <object>level >= 0 or is_watched()
 
 
 cdef bint may_cast(TensorType* kind) except -1:
@@ -230,203 +199,209 @@ cdef bint same_device(DLDevice a, DLDevice b) noexcept:
     return a.device_type == b.device_type and a.device_id == b.device_id
 
 
-cdef inline bint borrow(object x, TensorType* kind, DLTensor* to) except -1:
-    """Describe a tensor, a contiguous one without strides; False: Python finds out why."""
+cdef inline bint read_numpy(cnp.ndarray a, ArrayArgument* to) noexcept:
+    """Describe an array, a contiguous one without strides; False: no kernel reads it."""
+    to.dtype = view_dtype_of_numpy(a)
+    to.data, to.ndim = <char*>cnp.PyArray_DATA(a), cnp.PyArray_NDIM(a)
+    to.shape, to.stride_unit = <const int64_t*>cnp.PyArray_DIMS(a), 1
+    to.strides = NULL
+    if not PyArray_IS_C_CONTIGUOUS(a):
+        to.strides = <const int64_t*>cnp.PyArray_STRIDES(a)
+    to.device_type, to.device = kDLCPU, 0
+    to.is_readonly = not cnp.PyArray_ISWRITEABLE(a)
+    return to.dtype >= 0 and PyArray_ISNOTSWAPPED(a)
+
+
+cdef bint read_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
+    """Describe a tensor in the same way; False: Python finds out why."""
+    cdef DLTensor tensor
     cdef int64_t expected = 1
     cdef bint contiguous = True
     cdef int i
     try:
-        kind.api.borrow(<void*>x, to)
+        kind.api.borrow(<void*>x, &tensor)
     except (MemoryError, RecursionError):
         raise
     except Exception:
         return False
-    if problem_of(to[0]) is not NULL:
+    to.dtype = dtype_of_dlpack(tensor.dtype)
+    if problem_of(tensor) is not NULL or to.dtype < 0:
         return False
+    to.data, to.ndim = <char*>tensor.data + tensor.byte_offset, tensor.ndim
+    to.shape, to.strides, to.stride_unit = tensor.shape, tensor.strides, item_size(to.dtype)
+    to.device_type, to.device = tensor.device.device_type, tensor.device.device_id
+    to.is_readonly = False
     if to.strides is not NULL:
         for i in range(to.ndim - 1, -1, -1):
             contiguous &= to.shape[i] == 1 or to.strides[i] == expected
             expected *= to.shape[i]
-    if contiguous:
-        to.strides = NULL
+        if contiguous:
+            to.strides = NULL
     return True
 
 
-cdef inline bint quick_numpy(object x, ArrayArgument* to, bint writes) except -1:
-    """Describe a C-contiguous, aligned, native array; False if it is anything else."""
-    cdef cnp.ndarray a
-    if not PyArray_CheckExact(x):
-        return False
-    a = x
-    to.dtype = dtype_of_numpy(a)
-    if to.dtype < 0 or not (
-        PyArray_IS_C_CONTIGUOUS(a) and PyArray_ISALIGNED(a) and PyArray_ISNOTSWAPPED(a)
-    ):
-        return False
-    if writes and not cnp.PyArray_ISWRITEABLE(a):
-        return False
-    to.data, to.ndim = <char*>cnp.PyArray_DATA(a), cnp.PyArray_NDIM(a)
-    to.shape = <const int64_t*>cnp.PyArray_DIMS(a)
-    to.strides = NULL
-    to.device_type, to.device = kDLCPU, 0
-    return True
-
-
-cdef bint quick_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
-    """Describe a contiguous tensor that may be used as it is; False if it is anything else."""
-    cdef DLTensor tensor
-    cdef TensorType* own
-    if Py_TYPE(x) is not kind.type:
-        own = tensor_type_known(Py_TYPE(x))
-        if own is NULL or own.api is not kind.api:
+cdef inline bint is_plain(object x, TensorType* kind, ArrayArgument* to) except -1:
+    """Describe a contiguous array of a kind (NULL: NumPy's); False if it is anything else."""
+    cdef TensorType* own = kind
+    if kind is NULL:
+        if not PyArray_CheckExact(x) or not read_numpy(x, to):
             return False
-    if records_gradient(x, kind) or is_negated(x, kind):
-        return False
-    if not borrow(x, kind, &tensor) or tensor.strides is not NULL:
-        return False
-    to.dtype = dtype_of_dlpack(tensor.dtype)
-    if not 0 <= to.dtype < kDTypes:
-        return False
-    to.data, to.ndim = <char*>tensor.data + tensor.byte_offset, tensor.ndim
-    to.shape = tensor.shape
-    to.strides = NULL
-    to.device_type, to.device = tensor.device.device_type, tensor.device.device_id
-    return not <intptr_t>to.data % item_size(to.dtype) or count_of(to.ndim, to.shape) == 0
-
-
-cdef inline bint quick_match(const ArrayArgument* a, const ArrayArgument* b) noexcept:
-    """Tell whether they have one dtype, device and shape."""
-    cdef int i
-    if a.dtype != b.dtype or a.device_type != b.device_type or a.device != b.device:
-        return False
-    if a.ndim != b.ndim:
-        return False
-    for i in range(a.ndim):
-        if a.shape[i] != b.shape[i]:
-            return False
-    return True
-
-
-cdef inline bint quick_apart(
-    const ArrayArgument* a, const ArrayArgument* b, int64_t bytes
-) noexcept:
-    """Tell whether the memory is equal or disjoint."""
-    return not bytes or a.data == b.data or a.data + bytes <= b.data or b.data + bytes <= a.data
-
-
-cdef object quick(
-    const Work* work, int inputs, PyObject** values, object out, bint keep_inputs
-):
-    """Run an op by the fast path. NotImplemented: the Python layer must look.
-
-    keep_inputs: an output that is an input would destroy what the caller saves for backward.
-    """
-    cdef ArrayArgument[3] arrays
-    cdef int k
-    cdef int64_t size, bytes
-    cdef object first = <object>values[0]
-    cdef TensorType* kind = NULL
-    cdef const FitDevice* fit = NULL
-    cdef const DeviceCall* remote = NULL
-    if not PyArray_CheckExact(first):
-        kind = tensor_type_known(Py_TYPE(first))
-        if kind is NULL or is_for_dispatcher(kind) or (work.casts and may_cast(kind)):
-            return NotImplemented
-    for k in range(inputs):
-        x = <object>values[k]
-        if not (
-            quick_numpy(x, &arrays[k], False) if kind is NULL
-            else quick_tensor(x, kind, &arrays[k])
-        ) or (k and not quick_match(&arrays[0], &arrays[k])):
-            return NotImplemented
-    if arrays[0].device_type != kDLCPU:
-        fit = fit_device_of(DLDevice(arrays[0].device_type, arrays[0].device))
-        if fit is not NULL:
-            remote = fit.activation[work.backward]
-        if remote is NULL:
-            return NotImplemented
-    size = count_of(arrays[0].ndim, arrays[0].shape)
-    bytes = size * item_size(arrays[0].dtype)
-    if out is not None:
-        if not (
-            quick_numpy(out, &arrays[inputs], True) if kind is NULL
-            else quick_tensor(out, kind, &arrays[inputs])
-        ) or not quick_match(&arrays[0], &arrays[inputs]):
-            return NotImplemented
-        for k in range(inputs):
-            if not quick_apart(&arrays[k], &arrays[inputs], bytes):
-                return NotImplemented
-        if keep_inputs and arrays[0].data == arrays[inputs].data:
-            return NotImplemented
-    elif work.accumulate:
-        return NotImplemented
     else:
-        arrays[inputs] = arrays[0]
-    if kind is not NULL:
-        return quick_on_tensors(work, kind, remote, inputs + 1, arrays, size, out)
-    fresh = out is None
-    if fresh:
-        out = PyArray_NewLikeArray(first, cnp.NPY_CORDER, NULL, 0)
-        arrays[inputs].data = <char*>cnp.PyArray_DATA(out)
-    run_quick(work, inputs + 1, arrays, size)
-    return out[()] if fresh and arrays[0].ndim == 0 else out
+        if Py_TYPE(x) is not kind.type:
+            own = tensor_type_known(Py_TYPE(x))
+        if (
+            own is NULL or own.api is not kind.api or records_gradient(x, kind)
+            or is_negated(x, kind) or not read_tensor(x, kind, to)
+        ):
+            return False
+    return to.strides is NULL and to.dtype < kDTypes and (
+        not <intptr_t>to.data & (item_size(to.dtype) - 1) or count_of(to.ndim, to.shape) == 0
+    )
 
 
-cdef object quick_on_tensors(
-    const Work* work, TensorType* kind, const DeviceCall* remote, int operands,
-    ArrayArgument* arrays, int64_t size, object out
-):
-    """The rest of `quick` for tensors that passed it, on the CPU (remote: NULL) or a device."""
-    cdef DLManagedTensorVersioned* made = NULL
-    cdef DLDevice device = DLDevice(arrays[0].device_type, arrays[0].device)
-    cdef void* stream = NULL
-    if out is None:
-        made = new_tensor(
-            kind.api, device, arrays[0].dtype, arrays[0].ndim, arrays[0].shape, NULL
+cdef inline bint is_alike(const ArrayArgument* a, const ArrayArgument* b) noexcept:
+    """Tell whether they have one dtype, device and shape."""
+    cdef bint alike = (
+        a.dtype == b.dtype and a.device_type == b.device_type and a.device == b.device
+        and a.ndim == b.ndim
+    )
+    cdef int i
+    for i in range(a.ndim if alike else 0):
+        alike &= a.shape[i] == b.shape[i]
+    return alike
+
+
+cdef class FastPath:
+    """The fast path of one entry point of an activation, before its cached calls."""
+
+    cdef int which, inputs
+    cdef Py_ssize_t parameters
+    cdef bint gives_saved, saves_value  # `forward`
+    cdef ParameterValues defaults
+
+    cdef object serve(self, tuple args, dict kwargs, bint casts):
+        """NotImplemented unless all is as the fast path knows it."""
+        cdef Py_ssize_t given = len(args), understood = 0
+        cdef PyObject* out = NULL
+        cdef PyObject* accumulate = NULL
+        if given > self.inputs:
+            if given > 2 or self.inputs == 2 or self.parameters or kwargs:
+                return NotImplemented
+            out = PyTuple_GET_ITEM(args, 1)
+        elif kwargs:
+            out = PyDict_GetItem(kwargs, "out")
+            understood = out is not NULL
+            if self.inputs == 2:
+                accumulate = PyDict_GetItem(kwargs, "accumulate")
+                understood += accumulate is not NULL
+            if understood < <Py_ssize_t>len(kwargs) or (
+                accumulate is not NULL and type(<object>accumulate) is not bool
+            ):
+                return NotImplemented
+        if given < self.inputs:
+            return NotImplemented
+        result = self.run(
+            args, None if out is NULL else <object>out,
+            accumulate is not NULL and <object>accumulate is True, casts,
         )
-        arrays[operands - 1].data = <char*>made.dl_tensor.data + made.dl_tensor.byte_offset
-    try:
+        if self.gives_saved and result is not NotImplemented:
+            return result, (result if self.saves_value else args[0],)
+        return result
+
+    cdef object run(self, tuple args, object out, bint accumulate, bint casts):
+        cdef ArrayArgument[3] arrays
+        cdef ArrayArgument* made = &arrays[self.inputs]
+        cdef DLManagedTensorVersioned* memory = NULL
+        cdef TensorType* kind = NULL
+        cdef const FitDevice* fit
+        cdef const DeviceCall* remote = NULL
+        cdef DLDevice device
+        cdef int64_t size, bytes
+        cdef int k
+        first = args[0]
+        if not PyArray_CheckExact(first):
+            kind = tensor_type_known(Py_TYPE(first))
+            if kind is NULL or is_for_dispatcher(kind) or (casts and may_cast(kind)):
+                return NotImplemented
+        for k in range(self.inputs):
+            if not is_plain(<object>PyTuple_GET_ITEM(args, k), kind, &arrays[k]) or (
+                k and not is_alike(&arrays[0], &arrays[k])
+            ):
+                return NotImplemented
+        device = DLDevice(arrays[0].device_type, arrays[0].device)
+        if device.device_type != kDLCPU:
+            fit = fit_device_of(device)
+            if fit is not NULL:
+                remote = fit.activation[self.inputs - 1]
+            if remote is NULL:
+                return NotImplemented
+        size = count_of(arrays[0].ndim, arrays[0].shape)
+        bytes = size * item_size(arrays[0].dtype)
+        made[0] = arrays[0]
+        if out is not None:
+            if not is_plain(out, kind, made) or not is_alike(&arrays[0], made) or made.is_readonly:
+                return NotImplemented
+            if self.gives_saved and not self.saves_value and made.data == arrays[0].data:
+                return NotImplemented  # it would destroy what the caller saves for backward
+            for k in range(self.inputs):  # equal or disjoint
+                if (
+                    bytes and made.data != arrays[k].data
+                    and arrays[k].data < made.data + bytes and made.data < arrays[k].data + bytes
+                ):
+                    return NotImplemented
+        elif accumulate:
+            return NotImplemented
+        elif kind is NULL:
+            out = PyArray_NewLikeArray(first, cnp.NPY_CORDER, NULL, 0)
+            made.data = <char*>cnp.PyArray_DATA(out)
+            self.compute(arrays, size, accumulate)
+            return out[()] if made.ndim == 0 else out
+        else:
+            memory = new_tensor(kind.api, device, made.dtype, made.ndim, made.shape, NULL)
+            made.data = <char*>memory.dl_tensor.data + memory.dl_tensor.byte_offset
         if remote is NULL:
-            run_quick(work, operands, arrays, size)
+            self.compute(arrays, size, accumulate)
         elif size > 0:
-            kind.api.current_stream(device.device_type, device.device_id, &stream)
-            run_remote(work, remote, stream, operands, arrays)
-    except BaseException:
-        if made is not NULL:
-            made.deleter(made)
-        raise
-    if made is not NULL:
-        return hand_over(made, kind.api)
-    mark_written(kind, (out,))
-    return out
+            try:
+                self.queue(remote, kind, arrays, accumulate)
+            except BaseException:
+                if memory is not NULL:
+                    memory.deleter(memory)
+                raise
+        if memory is not NULL:
+            return hand_over(memory, kind.api)
+        if kind is not NULL:
+            mark_written(kind, (out,))
+        return out
 
+    cdef int queue(
+        self, const DeviceCall* remote, TensorType* kind, const ArrayArgument* arrays,
+        bint accumulate
+    ) except -1:
+        """Run what a call by name would run, without its checks, which these arrays passed."""
+        cdef void* stream = NULL
+        cdef ActivationCall call
+        memset(&call, 0, sizeof(call))
+        memcpy(call.data, arrays, (self.inputs + 1) * sizeof(ArrayArgument))
+        call.which, call.parameters, call.accumulate = self.which, self.defaults, accumulate
+        kind.api.current_stream(arrays[0].device_type, arrays[0].device, &stream)
+        remote.run(&call, arrays[0].dtype, arrays[0].device, NULL, 0, stream)
+        return 0
 
-cdef int run_remote(
-    const Work* work, const DeviceCall* remote, void* stream, int operands,
-    const ArrayArgument* arrays
-) except -1:
-    """Run what a call by name would run, without its checks, which these arrays have passed."""
-    cdef ActivationCall call
-    memset(&call, 0, sizeof(call))
-    memcpy(call.data, arrays, operands * sizeof(ArrayArgument))
-    call.which, call.accumulate = work.which, work.accumulate
-    memcpy(&call.parameters, work.parameters, sizeof(call.parameters))
-    remote.run(&call, arrays[0].dtype, arrays[0].device, NULL, 0, stream)
-    return 0
-
-
-cdef inline void run_quick(
-    const Work* work, int operands, const ArrayArgument* arrays, int64_t size
-) noexcept:
-    """Run the kernel; without an iterator, whose preparation takes most of a small array's time."""
-    cdef char* pointers[3]
-    cdef int k
-    cdef int width = 2 if work.backward else 1
-    cdef ElementwiseKernel kernel = work.kernels[arrays[0].dtype * width + work.accumulate]
-    if size > kBlock:
-        with nogil:
-            run_elementwise(kernel, work.parameters, work.accumulate, operands, arrays)
-        return
-    for k in range(operands):
-        pointers[k] = arrays[k].data
-    kernel(pointers, size, work.parameters, 0)
+    cdef inline void compute(
+        self, const ArrayArgument* arrays, int64_t size, bint accumulate
+    ) noexcept:
+        """Run the kernel; without an iterator, whose preparation takes most of a small array's
+        time."""
+        cdef char* pointers[3]
+        cdef int dtype = arrays[0].dtype, k
+        cdef ElementwiseKernel kernel = table.elementwise.forward[self.which][dtype]
+        if self.inputs == 2:
+            kernel = table.elementwise.backward_by_saved[self.which][dtype][accumulate]
+        if size > kBlock:
+            with nogil:
+                run_elementwise(kernel, self.defaults.value, accumulate, self.inputs + 1, arrays)
+            return
+        for k in range(self.inputs + 1):
+            pointers[k] = arrays[k].data
+        kernel(pointers, size, self.defaults.value, 0)

@@ -1,6 +1,10 @@
-#include "cpu/binding/kernel_list.h"
+// The places of an instruction set's kernels, for tests that read their machine code.
+#include <map>
+#include <string>
+#include <utility>
 
 #include "cpu/activations/kernels.h"
+#include "cpu/core/kernel_table.h"
 #include "cpu/gates/kernels.h"
 #include "cpu/reductions/kernels.h"
 #include "cpu/reductions/weighted_kernels.h"
@@ -25,6 +29,8 @@ void add(Found* found, const std::string& name, const T& kernels, int dtype_axis
 
 }  // namespace
 
+// Addresses by name and dtype: "elementwise backward 3 1" is elementwise->backward[3][dtype][1].
+// Kernels that know no dtype compute in double.
 Found kernel_addresses(const KernelTable& table) {
   Found found;
 #define FASTACT_LIST(family, member, dtype_axis) \

@@ -168,13 +168,6 @@ cdef class NativeCall:
     cdef int fail(self, str what) except -1:
         raise ValueError(f"fastact._cpu: {text(self.function.table.name)}: {what}")
 
-    cdef int fail_value(self, int k, error, value) except -1:
-        cdef Field field = self.function.table.fields[k]
-        raise error(
-            f"fastact._cpu: {text(self.function.table.name)}: {text(field.name)} must be "
-            f"{FIELD_VALUES[FIELD_KINDS[<int>field.kind]]}, got {repr(value)[:80]}"
-        )
-
     cdef int fill(self, dict numbers, dict given) except -1:
         cdef const CallTable* table = self.function.table
         cdef uint64_t is_given = 0
@@ -200,12 +193,14 @@ cdef class NativeCall:
         return 0
 
     cdef int put(self, int k, value) except -1:
+        cdef const Field* field = &self.function.table.fields[k]
         try:
-            self.convert(k, self.function.table.fields[k].kind, value)
-        except TypeError:
-            self.fail_value(k, TypeError, value)
-        except (OverflowError, UnicodeError):
-            self.fail_value(k, ValueError, value)
+            self.convert(k, field.kind, value)
+        except (TypeError, OverflowError, UnicodeError) as error:
+            raise (TypeError if isinstance(error, TypeError) else ValueError)(
+                f"fastact._cpu: {text(self.function.table.name)}: {text(field.name)} must be "
+                f"{FIELD_VALUES[FIELD_KINDS[<int>field.kind]]}, got {repr(value)[:80]}"
+            )
         return 0
 
     cdef int convert(self, int k, FieldKind kind, value) except -1:
@@ -251,7 +246,7 @@ cdef class NativeCall:
     cdef int find_device(self) except -1:
         """Find out whose function it is: the first array tells."""
         cdef View first
-        cdef const DeviceTable* device
+        cdef const FitDevice* device
         for view in self.views:
             if view is not None:
                 break
@@ -261,10 +256,10 @@ cdef class NativeCall:
         self.dtype, self.device = first.dtype, first.device_id
         if first.device_type == kDLCPU:
             return 0
-        device = table_of(DLDevice(first.device_type, first.device_id))
+        device = fit_device_of(DLDevice(first.device_type, first.device_id))
         if device is NULL:
             self.fail(f"arrays must be on the CPU or on a GPU in use, got device {first.device}")
-        self.remote = device_call(device, self.function.table[0])
+        self.remote = device_call(device.table, self.function.table[0])
         if self.remote is NULL:
             self.fail(f"device {first.device} has no such function, or another version of it")
         return 0

@@ -15,18 +15,14 @@ cdef enum:
 cdef struct LoopedCalls:
     int64_t count                           # of parts
     int calls, arrays
+    const KernelTable* kernels              # of a run, and
+    char* block[MAX_LOOPED]                 # each call's block in it
     RunPart run[MAX_LOOPED]
     int64_t bytes[MAX_LOOPED]               # of a call's block
     int of_call[MAX_LOOPED]                 # whose array it is,
     int64_t place[MAX_LOOPED]               # and where its address stands in the block
     int64_t step[MAX_LOOPED]                # from part to part, in bytes
     int64_t thread_step[MAX_LOOPED]
-
-
-cdef struct LoopRun:
-    const LoopedCalls* loop
-    const KernelTable* kernels
-    char* block[MAX_LOOPED]                 # of each call
 
 
 cdef void move(
@@ -41,10 +37,9 @@ cdef void move(
 
 
 cdef void run_looped_partition(
-    const LoopRun* run, int64_t index, int64_t partitions
+    const LoopedCalls* loop, int64_t index, int64_t partitions
 ) noexcept nogil:
     """A thread's share of the parts, by copies of the calls."""
-    cdef const LoopedCalls* loop = run.loop
     cdef double[LOOPED_WORDS] room
     cdef char* own[MAX_LOOPED]
     cdef char* at = <char*>room
@@ -56,12 +51,12 @@ cdef void run_looped_partition(
             (&computes_parts())[0] = True
     for k in range(loop.calls):
         own[k] = at
-        memcpy(at, run.block[k], loop.bytes[k])
+        memcpy(at, loop.block[k], loop.bytes[k])
         at += loop.bytes[k]
     move(loop, own, first, index)
     for _part in range(first, end):
         for k in range(loop.calls):
-            loop.run[k](own[k] + sizeof(Block), run.kernels)
+            loop.run[k](own[k] + sizeof(Block), loop.kernels)
         move(loop, own, 1, 0)
     (&computes_parts())[0] = False
 
@@ -109,23 +104,23 @@ cdef class NativeLoop:
     cdef int go(self, char* memory, void* stream) except -1:
         """Run it by the calls' own blocks, or by their copies in a recorded call's memory."""
         cdef NativeCall call
-        cdef LoopRun run
+        cdef LoopedCalls run = self.looped
         cdef int64_t _part
         cdef int k = 0
         for call in self.calls:
             run.block[k] = <char*>call.block if memory is NULL else memory + call.begin
             k += 1
-        run.loop, run.kernels = &self.looped, table
+        run.kernels = table
         if self.is_free:
             with nogil:
                 run_partitions(min(self.threads, thread_limit()), run_looped_partition, &run)
             return 0
-        for _part in range(self.looped.count):
-            for k in range(self.looped.calls):
+        for _part in range(run.count):
+            for k in range(run.calls):
                 call = self.calls[k]
                 call.go(<Block*>run.block[k], stream)
-            move(&self.looped, run.block, 1, 0)
-        move(&self.looped, run.block, -self.looped.count, 0)
+            move(&run, run.block, 1, 0)
+        move(&run, run.block, -run.count, 0)
         return 0
 
     def run(self, intptr_t stream):

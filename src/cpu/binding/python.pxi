@@ -4,7 +4,7 @@ from cpython.dict cimport PyDict_Next
 from cpython.float cimport PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyNumber_Index
-from cpython.object cimport PyObject, PyTypeObject
+from cpython.object cimport PyObject, PyTypeObject, ternaryfunc
 from cpython.pycapsule cimport (
     PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid,
     PyCapsule_New, PyCapsule_SetName,
@@ -25,7 +25,6 @@ cimport numpy as cnp
 
 import sys
 import warnings
-from threading import Lock
 
 cnp.import_array()
 
@@ -51,7 +50,6 @@ cdef extern from "numpy/arrayscalars.h":
 cdef extern from "numpy/arrayobject.h":
     enum: NPY_HALF
     bint PyArray_CheckExact(object) noexcept
-    bint PyArray_ISALIGNED(cnp.ndarray) noexcept
     bint PyArray_ISNOTSWAPPED(cnp.ndarray) noexcept
     bint PyArray_IS_C_CONTIGUOUS(cnp.ndarray) noexcept
     object PyArray_Scalar(void*, cnp.dtype, object)

@@ -59,15 +59,6 @@ cdef class Account:
         (&own_regions()).back_off = self.back_off
 
 
-def slowed_down(int64_t cpu, int64_t passed, int64_t alone, int regions):
-    """Give the time that regions take a thread that ran `cpu` of the time that passed."""
-    cdef Slowdown slowdown
-    slowdown.start(0)
-    slowdown.add(passed)
-    slowdown.stop(cpu)
-    return [slowdown.of(alone) for _ in range(regions)]
-
-
 def time_of_one_thread(list parts, int threads):
     """Give the time that one thread would need for a region whose first parts took so long."""
     cdef int64_t[8] times
@@ -115,16 +106,21 @@ def bypass_caches_from(int64_t size):
     return c_bypass_caches_from(size)
 
 
-cdef extern from "cpu/binding/kernel_list.h" namespace "fastact":
+cdef extern from *:
+    """
+    namespace fastact {  // kernel_list.cpp
+    std::map<std::pair<std::string, int>, uintptr_t> kernel_addresses(const KernelTable& table);
+    }
+    """
     map[pair[string, int], uintptr_t] list_kernels "fastact::kernel_addresses" (const KernelTable&)
 
 
 def kernel_addresses(str isa):
-    """Give the addresses of an instruction set's kernels by name (binding/kernel_list.h) and dtype.
+    """Give the addresses of an instruction set's kernels by name (binding/kernel_list.cpp) and dtype.
 
     It need not be one that this processor has: who disassembles the kernels does not run them.
     """
-    cdef dict found = list_kernels(built_isas().tables[<int>isa_numbers[isa]][0])
+    cdef dict found = list_kernels(kBuiltIsas[<int>isa_numbers[isa]][0])
     return {(key[0].decode(), DTYPE_NAMES[key[1]]): at for key, at in found.items()}
 
 

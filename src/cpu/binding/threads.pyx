@@ -30,14 +30,12 @@ def is_back_off_enabled():
 
 
 def after_fork_in_child():
-    """From now on every call is serial, and no lock is held by a thread that is not there."""
-    global registering
+    """From now on every call is serial."""
     become_forked()
-    registering = Lock()
 
 
 # The kernel tables that are built, by the names of their instruction sets, least capable first.
-cdef dict isa_numbers = {built_isas().tables[i].isa.decode(): i for i in range(built_isas().count)}
+cdef dict isa_numbers = {kBuiltIsas[i].isa.decode(): i for i in range(kBuiltIsaCount)}
 
 # The kernel table in use. It changes only by select_isa, which the checks and tests
 # use to compare instruction sets in one process.
@@ -64,5 +62,5 @@ def select_isa(str name):
     global table, isa_changes
     if name not in supported_isas():
         raise ValueError(name)
-    table = built_isas().tables[<int>isa_numbers[name]]
+    table = kBuiltIsas[<int>isa_numbers[name]]
     isa_changes += 1

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <ctime>
 
 #ifdef __linux__
 #include <fcntl.h>
@@ -35,13 +34,6 @@ inline void choose_back_off(bool on) { g_backs_off.store(on, std::memory_order_r
 inline int64_t now() {
   using std::chrono::steady_clock;
   return std::chrono::nanoseconds(steady_clock::now().time_since_epoch()).count();
-}
-
-// The time that the calling thread has run: less than has passed where others run on its core.
-inline int64_t cpu_time() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 // Whether the machine has fewer free cores than so many threads would take beside the caller.
@@ -134,40 +126,9 @@ inline int64_t time_alone(int64_t* parts, int count, int threads) {
   return sum * threads / count;
 }
 
-// How much longer than its work one thread takes: where every core is busy it is interrupted too,
-// and several threads may have more of the cores. Measured while regions are left out, and
-// forgotten while they are run.
-class Slowdown {
- public:
-  void start(int64_t cpu) { is_measured_ = true, cpu_ = cpu, passed_ = 0; }
-  void add(int64_t time) { passed_ += time; }
-  void stop(int64_t cpu) {
-    is_measured_ = false;
-    factor_ = std::clamp(double(passed_) / double(std::max<int64_t>(cpu - cpu_, 1)), 1.0, kMost);
-  }
-  bool is_measured() const { return is_measured_; }
-
-  // A region has ended, for whose work an undisturbed thread would have taken so long: what one
-  // would have taken that is disturbed.
-  int64_t of(int64_t alone) {
-    const int64_t time = int64_t(double(alone) * factor_);
-    factor_ -= (factor_ - 1) / kForgotten;
-    return time;
-  }
-
- private:
-  static constexpr double kMost = 4;
-  static constexpr double kForgotten = 1000;  // regions
-
-  double factor_ = 1;
-  int64_t cpu_ = 0, passed_ = 0;
-  bool is_measured_ = false;
-};
-
 // The account of the calling thread's regions.
 struct RegionsOfThread {
   BackOff back_off;
-  Slowdown slowdown;
   int64_t run = 0, left_out = 0;  // how many; for tests and measurements
 };
 
@@ -189,7 +150,6 @@ class Region {
       ++own_->left_out;
       return false;
     }
-    if (own_->slowdown.is_measured()) own_->slowdown.stop(cpu_time());
     ++own_->run;
     for (int i = 0; i < timed(); ++i) parts_[i].time = 0;
     return true;
@@ -209,16 +169,11 @@ class Region {
     const int64_t end = now();
     int64_t parts[kTimed];
     for (int i = 0; i < timed(); ++i) parts[i] = parts_[i].time;
-    const int64_t alone = own_->slowdown.of(time_alone(parts, timed(), threads_));
-    if (own_->back_off.note(begin_, end, alone)) own_->slowdown.start(cpu_time());
+    own_->back_off.note(begin_, end, time_alone(parts, timed(), threads_));
   }
 
   // Ends a region that was not to begin, after its work.
-  void end_alone() {
-    const int64_t end = now();
-    own_->back_off.note_alone(begin_, end);
-    own_->slowdown.add(end - begin_);
-  }
+  void end_alone() { own_->back_off.note_alone(begin_, now()); }
 
  private:
   // The threads whose times the caller reads: more would tell it little.

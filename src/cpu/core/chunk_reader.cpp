@@ -21,20 +21,6 @@ void convert(const ConvertKernels& kernels, int dtype, int compute, const char* 
     store_as(compute, to + i * wide, number_at(dtype, from + i * item));
 }
 
-// to OUT, dense = from IN, or the other way round.
-void gather(char* to, const char* from, int64_t stride, int64_t n, int64_t item) {
-  if (stride == item || n == 1)
-    memcpy(to, from, n * item);
-  else
-    gather_for(item)(to, from, stride, n);
-}
-void scatter_to(char* to, int64_t stride, const char* from, int64_t n, int64_t item) {
-  if (stride == item || n == 1)
-    memcpy(to, from, n * item);
-  else
-    scatter_for(item)(to, from, stride, n);
-}
-
 // Side by side, and aligned.
 bool is_dense(const char* at, int64_t stride, int64_t n, int64_t item) {
   return (stride == item || n == 1) && (reinterpret_cast<uintptr_t>(at) & uintptr_t(item - 1)) == 0;
@@ -165,23 +151,24 @@ void plan_rows(StridedOperands* s, const ConvertKernels* kernels, int count, con
 void read_strided(const ConvertKernels& kernels, int dtype, int compute, const char* from,
                   int64_t stride, int64_t n, char* to) {
   const int64_t item = item_size(dtype);
-  if (dtype == compute) return gather(to, from, stride, n, item);
+  if (dtype == compute) return move_elements(item, to, item, from, stride, n);
   if (is_dense(from, stride, n, item)) return convert(kernels, dtype, compute, from, to, n);
   alignas(64) char packed[kPiece * sizeof(double)];
-  gather(packed, from, stride, n, item);
+  move_elements(item, packed, item, from, stride, n);
   convert(kernels, dtype, compute, packed, to, n);
 }
 
 void write_strided(const ConvertKernels& kernels, int dtype, const char* from, char* to,
                    int64_t stride, int64_t n, bool accumulate) {
   const int64_t item = item_size(dtype);
-  if (dtype == compute_dtype(dtype) && !accumulate) return scatter_to(to, stride, from, n, item);
+  if (dtype == compute_dtype(dtype) && !accumulate)
+    return move_elements(item, to, stride, from, item, n);
   const auto from_compute = kernels.from_compute[dtype][accumulate];
   if (is_dense(to, stride, n, item)) return from_compute(from, to, n);
   alignas(64) char packed[kPiece * sizeof(double)];
-  if (accumulate) gather(packed, to, stride, n, item);
+  if (accumulate) move_elements(item, packed, item, to, stride, n);
   from_compute(from, packed, n);
-  scatter_to(to, stride, packed, n, item);
+  move_elements(item, to, stride, packed, item, n);
 }
 
 namespace {
@@ -258,7 +245,7 @@ void ChunkReader::scatter(int k, const char* from) {
   const int64_t item = s.items[k];
   if (is_one_piece(k)) return s.kernels->stream(from, piece(k), count * item);
   for_span(k, [&](char* to, int64_t stride, int64_t done, int64_t m) {
-    scatter_to(to, stride, from + done * item, m, item);
+    move_elements(item, to, stride, from + done * item, item, m);
   });
 }
 
@@ -266,7 +253,7 @@ const char* ChunkReader::load_stored(int k, char* buffer) {
   if (is_one_piece(k)) return piece(k);
   const int64_t item = s.items[k];
   for_span(k, [&](char* from, int64_t stride, int64_t done, int64_t m) {
-    gather(buffer + done * item, from, stride, m, item);
+    move_elements(item, buffer + done * item, item, from, stride, m);
   });
   return buffer;
 }
@@ -291,7 +278,7 @@ void ChunkReader::load_stored_tile(int k, int64_t first, int64_t width, int64_t 
   const int64_t item = s.items[k];
   for_tile(s, k, first, width, from_column, n,
            [&](char* at, int64_t stride, int64_t done, int64_t m) {
-             gather(buffer + done * item, at, stride, m, item);
+             move_elements(item, buffer + done * item, item, at, stride, m);
            });
 }
 
@@ -313,7 +300,7 @@ void ChunkReader::store_tile(int k, int64_t first, int64_t width, int64_t from_c
   const auto scatter_tile = [&](const char* values, int64_t at, int64_t columns) {
     for_tile(s, k, first, width, at, columns,
              [&](char* to, int64_t stride, int64_t done, int64_t m) {
-               scatter_to(to, stride, values + done * item, m, item);
+               move_elements(item, to, stride, values + done * item, item, m);
              });
   };
   if (!accumulate && s.dtypes[k] == s.compute_dtype) return scatter_tile(from, from_column, n);

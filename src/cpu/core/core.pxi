@@ -64,11 +64,6 @@ cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
         bint is_serial(int64_t time, int threads, cpp_bool (*are_taken)(int) noexcept) noexcept
         bint note(int64_t begin, int64_t end, int64_t alone) noexcept
         void note_alone(int64_t begin, int64_t end) noexcept
-    cppclass Slowdown:
-        void start(int64_t cpu) noexcept
-        void add(int64_t time) noexcept
-        void stop(int64_t cpu) noexcept
-        int64_t of(int64_t alone) noexcept
     int64_t time_alone(int64_t* parts, int count, int threads) noexcept
     cppclass Region:
         bint begin(int threads) noexcept
@@ -169,10 +164,8 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         kBits
         kPlaces
         kFlag
-        kText
 
     cdef enum class Role(int):
-        kIn
         kOut
 
     cdef enum class ShapeRule(int):
@@ -269,11 +262,8 @@ cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
         const char* isa
         const ElementwiseTable* elementwise
 
-    ctypedef struct IsaList:
-        int count
-        const KernelTable* tables[3]
-
-    const IsaList& built_isas() noexcept
+    const KernelTable* kBuiltIsas[3]
+    const int kBuiltIsaCount
     bint cpu_supports(const char*) noexcept
     const KernelTable* best_supported_isa() noexcept
 

@@ -16,17 +16,10 @@ namespace fastact {
 FASTACT_ISAS
 #undef FASTACT_ISA_ENTRY
 
-const IsaList& built_isas() {
 #define FASTACT_ISA_ENTRY(name) &name::table,
-  static const KernelTable* const all[] = {FASTACT_ISAS};
+const KernelTable* const kBuiltIsas[] = {FASTACT_ISAS};
 #undef FASTACT_ISA_ENTRY
-  static const IsaList list = [] {
-    IsaList made{};
-    for (const KernelTable* table : all) made.tables[made.count++] = table;
-    return made;
-  }();
-  return list;
-}
+const int kBuiltIsaCount = int(sizeof kBuiltIsas / sizeof *kBuiltIsas);
 
 // The compiler's runtime asks the processor, and the operating system whether it saves the
 // registers. Compilers do not know all names of the psABI's list of a level: these stand for the
@@ -48,9 +41,8 @@ bool cpu_supports(const char* isa) {
 }
 
 const KernelTable* best_supported_isa() {
-  const IsaList& isas = built_isas();
-  for (int i = isas.count; i-- > 0;)
-    if (cpu_supports(isas.tables[i]->isa)) return isas.tables[i];
+  for (int i = kBuiltIsaCount; i-- > 0;)
+    if (cpu_supports(kBuiltIsas[i]->isa)) return kBuiltIsas[i];
   return nullptr;
 }
 

@@ -39,13 +39,9 @@ struct KernelTable {
 #undef FASTACT_DECLARE
 #undef FASTACT_MEMBER
 
-// isa.cpp
-constexpr int kMaxIsas = 3;
-struct IsaList {
-  int count;
-  const KernelTable* tables[kMaxIsas];  // from the least to the most capable
-};
-const IsaList& built_isas();
+// isa.cpp: the tables that were built, from the least to the most capable.
+extern const KernelTable* const kBuiltIsas[];
+extern const int kBuiltIsaCount;
 bool cpu_supports(const char* isa);
 const KernelTable* best_supported_isa();
 

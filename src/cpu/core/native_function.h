@@ -79,12 +79,22 @@ void run_planned(void (*partition)(const Plan*, int64_t, int64_t), int64_t size,
   run_partitions(resolve_threads(size), partition, &plan);
 }
 
-// The functions of all families, in the order of their families.
-const std::vector<NativeFunction>& native_functions();
-
 #define FASTACT_ADD(family, kernels) void add_##family(std::vector<NativeFunction>* functions);
 FASTACT_FAMILIES(FASTACT_ADD, )
 #undef FASTACT_ADD
 void add_quantize(std::vector<NativeFunction>* functions);  // of no family
+
+// The functions of all families, in the order of their families.
+inline const std::vector<NativeFunction>& native_functions() {
+  static const std::vector<NativeFunction> all = [] {
+    std::vector<NativeFunction> functions;
+#define FASTACT_ADD(family, kernels) add_##family(&functions);
+    FASTACT_FAMILIES(FASTACT_ADD, )
+#undef FASTACT_ADD
+    add_quantize(&functions);
+    return functions;
+  }();
+  return all;
+}
 
 }  // namespace fastact

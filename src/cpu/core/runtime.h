@@ -80,6 +80,14 @@ inline int team_size() {
 #endif
 }
 
+#ifdef __SANITIZE_THREAD__
+inline void tsan_acquire(void* at) { __tsan_acquire(at); }
+inline void tsan_release(void* at) { __tsan_release(at); }
+#else
+inline void tsan_acquire(void*) {}
+inline void tsan_release(void*) {}
+#endif
+
 // A job of any type, cut into partitions: function(job, number, count) does the one of that number.
 // How many they are, and which one writes what, is the job's; who runs them is not. The parallel
 // region is Cython's (binding/parallel.pyx).
@@ -104,35 +112,23 @@ class Partitions {
     for (int64_t number = 0; number < count; ++number) run(number, count);
   }
 
-#ifdef __SANITIZE_THREAD__
-  void begin() { __tsan_release(&begun_); }
-  void run_share(Region& region, int thread, int64_t count) {
-    __tsan_acquire(&begun_);
-    region.time_part(thread, [&] { run_every(thread, count); });
-    __tsan_release(&done_);
-  }
-  void end() { __tsan_acquire(&done_); }
-#else
-  void begin() {}
+  void begin() { tsan_release(&begun_); }
   // A thread's own of them: one, unless the region has fewer threads than were asked for.
   void run_share(Region& region, int thread, int64_t count) {
-    region.time_part(thread, [&] { run_every(thread, count); });
+    tsan_acquire(&begun_);
+    region.time_part(thread, [&] {
+      for (int64_t number = thread; number < count; number += team_size()) run(number, count);
+    });
+    tsan_release(&done_);
   }
-  void end() {}
-#endif
+  void end() { tsan_acquire(&done_); }
 
  private:
-  void run_every(int thread, int64_t count) const {
-    for (int64_t number = thread; number < count; number += team_size()) run(number, count);
-  }
-
   using Any = void (*)();
   Any function_ = nullptr;
   const void* job_ = nullptr;
   void (*call_)(const Partitions&, int64_t, int64_t) = nullptr;
-#ifdef __SANITIZE_THREAD__
   char begun_ = 0, done_ = 0;
-#endif
 };
 
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;

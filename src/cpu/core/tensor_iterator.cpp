@@ -12,27 +12,13 @@
 namespace fastact {
 namespace {
 
-// Turns elements round, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
-// last in memory.
-template <class T>
-void reverse_row(char* to, const char* from, int64_t n) {
-  constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
-  typedef T Several __attribute__((vector_size(kBytes)));
-  for (; n >= kCount; n -= kCount, to += kBytes, from -= kBytes) {
-    Several v, reversed;
-    memcpy(&v, from - kBytes + sizeof(T), kBytes);
-    for (int i = 0; i < kCount; ++i) reversed[i] = v[kCount - 1 - i];
-    memcpy(to, &reversed, kBytes);
-  }
-  for (; n > 0; --n, to += sizeof(T), from -= sizeof(T)) memcpy(to, from, sizeof(T));
-}
-
 // Every second element: of packed arrays whose halves are interleaved. Two vectors at a time, but
 // for the last ones, behind which nothing may be read.
 template <class T>
 void gather_pairs(char* to, const char* from, int64_t n) {
   constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
   typedef T Several __attribute__((vector_size(kBytes)));
+#pragma GCC unroll 4
   for (; n > kCount; n -= kCount, to += kBytes, from += 2 * kBytes) {
     Several low, high, even;
     memcpy(&low, from, kBytes);
@@ -50,14 +36,17 @@ void gather_pairs(char* to, const char* from, int64_t n) {
 }
 
 template <class T>
+__attribute__((noinline)) void move_strided(char* to, int64_t to_stride, const char* from,
+                                            int64_t from_stride, int64_t n) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < n; ++i, to += to_stride, from += from_stride) memcpy(to, from, sizeof(T));
+}
+
+template <class T>
 void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t n) {
   constexpr int64_t kItem = sizeof(T);
   if (to_stride == kItem && from_stride == kItem) {
     memcpy(to, from, n * kItem);
-  } else if (to_stride == kItem && from_stride == -kItem) {
-    reverse_row<T>(to, from, n);
-  } else if (to_stride == -kItem && from_stride == kItem) {
-    reverse_row<T>(to - (n - 1) * kItem, from + (n - 1) * kItem, n);
   } else if (to_stride == kItem && from_stride == 2 * kItem) {
     gather_pairs<T>(to, from, n);
   } else if (to_stride == kItem && from_stride == 0) {
@@ -65,24 +54,14 @@ void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride
     memcpy(&value, from, kItem);
     for (int64_t i = 0; i < n; ++i) memcpy(to + i * kItem, &value, kItem);
   } else {
-    for (int64_t i = 0; i < n; ++i) memcpy(to + i * to_stride, from + i * from_stride, kItem);
+    move_strided<T>(to, to_stride, from, from_stride, n);
   }
-}
-template <class T>
-void gather_row(char* to, const char* from, int64_t stride, int64_t n) {
-  move_row<T>(to, sizeof(T), from, stride, n);
-}
-template <class T>
-void scatter_row(char* to, const char* from, int64_t stride, int64_t n) {
-  move_row<T>(to, stride, from, sizeof(T), n);
 }
 
 // Bytes from a row to the next one, and from a column to the next one.
 struct Steps {
   int64_t row, column;
 };
-using MoveTile = void (*)(char* to, Steps to_steps, const char* from, Steps from_steps,
-                          int64_t rows, int64_t columns);
 
 // Rows side by side, of one element each, by vectors that begin where the row before ends: they may
 // end behind their own row, but not behind the last one.
@@ -161,8 +140,8 @@ void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, i
 
 // Short rows column by column: a loop over three elements is mostly its own start and end.
 template <class T>
-void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int64_t rows,
-               int64_t columns) {
+void move_tile_of(char* to, Steps to_steps, const char* from, Steps from_steps, int64_t rows,
+                  int64_t columns) {
   if (from_steps.column == 0 && to_steps.column == int64_t(sizeof(T)) &&
       (rows == 1 || to_steps.row == columns * to_steps.column))
     return repeat_elements<T>(to, from, from_steps.row, rows, columns);
@@ -175,95 +154,47 @@ void move_tile(char* to, Steps to_steps, const char* from, Steps from_steps, int
     move_row<T>(to + i * to_steps.row, to_steps.column, from + i * from_steps.row,
                 from_steps.column, columns);
 }
+void move_tile(int64_t item, char* to, Steps to_steps, const char* from, Steps from_steps,
+               int64_t rows, int64_t columns) {
+  const auto move = item == 2   ? move_tile_of<uint16_t>
+                    : item == 4 ? move_tile_of<uint32_t>
+                                : move_tile_of<uint64_t>;
+  move(to, to_steps, from, from_steps, rows, columns);
+}
 
 }  // namespace
 
-MoveRow gather_for(int64_t item) {
-  return item == 1   ? gather_row<uint8_t>
-         : item == 2 ? gather_row<uint16_t>
-         : item == 4 ? gather_row<uint32_t>
-                     : gather_row<uint64_t>;
-}
-MoveRow scatter_for(int64_t item) {
-  return item == 1   ? scatter_row<uint8_t>
-         : item == 2 ? scatter_row<uint16_t>
-         : item == 4 ? scatter_row<uint32_t>
-                     : scatter_row<uint64_t>;
+void move_elements(int64_t item, char* to, int64_t to_stride, const char* from, int64_t from_stride,
+                   int64_t n) {
+  const auto move = item == 1   ? move_row<uint8_t>
+                    : item == 2 ? move_row<uint16_t>
+                    : item == 4 ? move_row<uint32_t>
+                                : move_row<uint64_t>;
+  move(to, to_stride, from, from_stride, n);
 }
 
 namespace {
 
-// A position in a prepared iterator, which advances along its rows.
-class Cursor {
- public:
-  Cursor(const TensorIterator& l, int64_t element) : it(l), last(l.ndim - 1) {
-    for (int axis = it.ndim; axis-- > 0;) {
-      index[axis] = element % it.shape[axis];
-      element /= it.shape[axis];
-    }
-    for (int k = 0; k < it.operands; ++k) find_row(k);
-  }
+// Where a row of an operand begins.
+char* row_of(const TensorIterator& it, int k, int64_t row) {
+  char* at = it.data[k];
+  for (int axis = it.ndim - 2; axis > 0; row /= it.shape[axis--])
+    at += row % it.shape[axis] * it.strides[k][axis];
+  return it.ndim > 1 ? at + row * it.strides[k][0] : at;
+}
 
-  int64_t left_in_row() const { return it.shape[last] - index[last]; }
-  int64_t rows_left() const {  // along the axis before the last, this one included
-    return last > 0 ? it.shape[last - 1] - index[last - 1] : 1;
-  }
-  char* at(int k) const { return row[k] + index[last] * it.strides[k][last]; }
-
-  void advance(int64_t within_row) {
-    index[last] += within_row;
-    if (index[last] < it.shape[last] || last == 0) return;
-    index[last] = 0;
-    if (++index[last - 1] < it.shape[last - 1]) {  // as nearly always
-      for (int k = 0; k < it.operands; ++k) row[k] += it.strides[k][last - 1];
-      return;
-    }
-    for (int axis = last - 1; axis > 0 && index[axis] == it.shape[axis]; --axis) {
-      index[axis] = 0;
-      ++index[axis - 1];
-    }
-    for (int k = 0; k < it.operands; ++k) find_row(k);
-  }
-
-  // From the start of a row, by at most rows_left().
-  void advance_rows(int64_t rows) {
-    if (last > 0) {
-      index[last - 1] += rows - 1;
-      for (int k = 0; k < it.operands; ++k) row[k] += (rows - 1) * it.strides[k][last - 1];
-    }
-    advance(it.shape[last]);
-  }
-
- private:
-  void find_row(int k) {
-    row[k] = it.data[k];
-    for (int axis = 0; axis < last; ++axis) row[k] += index[axis] * it.strides[k][axis];
-  }
-
-  const TensorIterator& it;
-  int last;
-  int64_t index[kMaxAxes];
-  char* row[kMaxOperands];  // where the row begins
-};
-
-// Visits n elements of one operand, from `cursor` on, as tiles: where they begin, how many elements
-// were before them, rows, columns.
+// Visits n elements of one operand as tiles: where they begin, how many elements were before them,
+// rows, columns.
 template <class Move>
-void for_tiles(const TensorIterator& it, Cursor cursor, int operand, int64_t n, Move move) {
-  const int64_t length = it.shape[it.ndim - 1];
-  for (int64_t done = 0; done < n;) {
-    char* const at = cursor.at(operand);
-    if (cursor.left_in_row() == length && n - done >= length) {
-      const int64_t rows = std::min((n - done) / length, cursor.rows_left());
-      move(at, done, rows, length);
-      cursor.advance_rows(rows);
-      done += rows * length;
-    } else {
-      const int64_t m = std::min(n - done, cursor.left_in_row());
-      move(at, done, 1, m);
-      cursor.advance(m);
-      done += m;
-    }
+void for_tiles(const TensorIterator& it, int k, int64_t first, int64_t n, Move move) {
+  const int last = it.ndim - 1;
+  const int64_t length = it.shape[last], side_by_side = last > 0 ? it.shape[last - 1] : 1;
+  int64_t row = first / length, column = first % length;
+  for (int64_t done = 0, rows, m; done < n; done += rows * m, row += rows, column = 0) {
+    const bool is_whole = column == 0 && n - done >= length;
+    rows = is_whole ? std::min((n - done) / length, side_by_side - row % side_by_side) : 1;
+    m = std::min(n - done, length - column);
+    move(row_of(it, k, row) + column * it.strides[k][last], done, rows, m);
   }
 }
 
@@ -279,17 +210,19 @@ void run_contiguous(const TensorIterator& it, int64_t first, int64_t n) {
 }
 
 void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
-  Cursor cursor(it, first);
-  for (int64_t done = 0; done < n;) {
-    const int64_t m = std::min(n - done, cursor.left_in_row());
-    char* p[kMaxOperands];
-    for (int k = 0; k < it.operands; ++k) p[k] = cursor.at(k);
-    cursor.advance(m);
-    for (int k = 0; k < it.operands; ++k)
+  const int64_t length = it.shape[it.ndim - 1];
+  int64_t row = first / length, column = first % length;
+  char *p[kMaxOperands], *next[kMaxOperands];
+  for (int k = 0; k < it.operands; ++k) next[k] = row_of(it, k, row) + column * it.item;
+  for (int64_t m; n > 0; n -= m, column = 0) {
+    m = std::min(n, length - column);
+    ++row;
+    for (int k = 0; k < it.operands; ++k) {
+      p[k] = next[k], next[k] = row_of(it, k, row);
       for (int line = 0; line < kLinesAhead; ++line)
-        __builtin_prefetch(cursor.at(k) + line * kCacheLine);
+        __builtin_prefetch(next[k] + line * kCacheLine);
+    }
     run_kernel(it, p, m);
-    done += m;
   }
 }
 
@@ -299,7 +232,6 @@ class BufferedIterator {
   explicit BufferedIterator(const TensorIterator& l) : it(l), output(l.operands - 1) {
     bool repeats = false;
     for (int k = 0; k <= output; ++k) {
-      move[k] = tile_for(l.items[k]);
       is_dense[k] = l.strides[k][l.ndim - 1] == l.items[k] && rows_aligned(l, k, l.items[k]);
       repeats |= l.strides[k][l.ndim - 1] == 0 || l.period[k] != 0;
     }
@@ -308,7 +240,7 @@ class BufferedIterator {
 
   void run(int64_t first, int64_t n) {
     if (!it.kernel && it.contiguous[output] && it.period[0] == 0)
-      return gather(0, Cursor(it, first), n, it.data[output] + first * it.item);
+      return gather(0, first, n, it.data[output] + first * it.item);
     for (int64_t done = 0; done < n; done += kBuffered)
       chunk(first + done, std::min(kBuffered, n - done));
   }
@@ -324,12 +256,11 @@ class BufferedIterator {
       run_kernel(it, p, n);
     } else {
       p[output] = buffer[output];
-      const Cursor cursor(it, first);
-      if (it.reads_output) gather(output, cursor, n, buffer[output]);
+      if (it.reads_output) gather(output, first, n, buffer[output]);
       run_kernel(it, p, n);
-      for_tiles(it, cursor, output, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-        move[output](at, steps(output), p[output] + done * it.item, dense(output, columns), rows,
-                     columns);
+      for_tiles(it, output, first, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+        move_tile(it.item, at, steps(output), p[output] + done * it.item, dense(output, columns),
+                  rows, columns);
       });
     }
   }
@@ -340,19 +271,17 @@ class BufferedIterator {
     if (it.contiguous[k]) return it.data[k] + first * it.item;
     const int64_t period = it.period[k];
     if (period == 0) {
-      if (is_dense[k]) {
-        if (char* const piece = piece_of_row(k, first, n)) return piece;
-      }
-      const Cursor cursor(it, first);
-      const bool is_one = it.strides[k][it.ndim - 1] == 0 && cursor.left_in_row() >= n;
-      if (is_one && cursor.at(k) == value[k] && n <= times[k]) return buffer[k];
-      gather(k, cursor, n, buffer[k]);
-      value[k] = is_one ? cursor.at(k) : nullptr;
-      times[k] = n;
+      const int64_t step = it.strides[k][it.ndim - 1], column = first % length;
+      const bool is_in_row = length - column >= n && (is_dense[k] || step == 0);
+      char* const at = is_in_row ? row_of(it, k, first / length) + column * step : nullptr;
+      if (is_in_row && is_dense[k]) return at;
+      if (is_in_row && at == value[k] && n <= times[k]) return buffer[k];
+      gather(k, first, n, buffer[k]);
+      value[k] = at, times[k] = n;
       return buffer[k];
     }
     if (!is_filled[k]) {
-      gather(k, Cursor(it, 0), period, buffer[k]);
+      gather(k, 0, period, buffer[k]);
       const int64_t end = (period + std::min(kBuffered, it.size)) * it.items[k];
       for (int64_t done = period * it.items[k]; done < end; done *= 2)
         memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
@@ -361,15 +290,10 @@ class BufferedIterator {
     return buffer[k] + first % period * it.items[k];
   }
 
-  // The place of n elements that lie side by side, if they do.
-  __attribute__((noinline)) char* piece_of_row(int k, int64_t first, int64_t n) const {
-    const Cursor cursor(it, first);
-    return cursor.left_in_row() >= n ? cursor.at(k) : nullptr;
-  }
-
-  void gather(int k, const Cursor& cursor, int64_t n, char* to) {
-    for_tiles(it, cursor, k, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-      move[k](to + done * it.items[k], dense(k, columns), at, steps(k), rows, columns);
+  void gather(int k, int64_t first, int64_t n, char* to) {
+    for_tiles(it, k, first, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
+      move_tile(it.items[k], to + done * it.items[k], dense(k, columns), at, steps(k), rows,
+                columns);
     });
   }
 
@@ -378,17 +302,14 @@ class BufferedIterator {
     const int last = it.ndim - 1;
     return {last > 0 ? it.strides[k][last - 1] : 0, it.strides[k][last]};
   }
-  static MoveTile tile_for(int64_t item) {
-    return item == 2 ? move_tile<uint16_t> : item == 4 ? move_tile<uint32_t> : move_tile<uint64_t>;
-  }
 
   const TensorIterator& it;
   const int output;
-  bool prefetches;  // the output, where it is contiguous
-  MoveTile move[kMaxOperands];
-  bool is_dense[kMaxOperands];           // along its rows
-  bool is_filled[kMaxOperands] = {};     // with periods
-  const char* value[kMaxOperands] = {};  // the one element that a buffer repeats
+  const int64_t length = it.shape[it.ndim - 1];  // of a row
+  bool prefetches;                               // the output, where it is contiguous
+  bool is_dense[kMaxOperands];                   // along its rows
+  bool is_filled[kMaxOperands] = {};             // with periods
+  const char* value[kMaxOperands] = {};          // the one element that a buffer repeats
   int64_t times[kMaxOperands];
   alignas(64) char buffer[kMaxOperands][2 * kBuffered * sizeof(double)];
 };

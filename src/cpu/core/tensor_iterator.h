@@ -40,10 +40,9 @@ struct TensorIterator : ElementwisePlan {
   bool whole, rows;              // contiguous as a whole, or at least row by row
 };
 
-// Moves n elements of `item` bytes between rows and a dense buffer, whatever their alignment.
-using MoveRow = void (*)(char* to, const char* from, int64_t stride, int64_t n);
-MoveRow gather_for(int64_t item);   // stride is of `from`
-MoveRow scatter_for(int64_t item);  // stride is of `to`
+// Moves n elements of `item` bytes, whatever their alignment: to or from a dense buffer, as a rule.
+void move_elements(int64_t item, char* to, int64_t to_stride, const char* from, int64_t from_stride,
+                   int64_t n);
 
 // IN/OUT: whether this thread computes a far array in parts, which are not near for being small
 // (binding/native_loop.pyx).

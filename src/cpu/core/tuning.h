@@ -4,7 +4,7 @@
 //
 // All of them were measured; the pages of docs/design say how, and what else was tried. Results do
 // not depend on them, unless a line says so: what bits depend on stands with the order that it
-// defines (lanes.h, reductions/kernels.h, softmax/kernels.h). A length that one function alone
+// defines (reductions/kernels.h, softmax/kernels.h). A length that one function alone
 // needs stands there.
 #pragma once
 
@@ -71,6 +71,10 @@ constexpr int64_t kPrefetchStep = 64;  // elements between two batches of prefet
 constexpr int64_t kBlocksAhead = 128;  // blocks of long rows that one call of a sum reads, at most
 
 // Elements at a time. ----------------------------------------------------------------------------
+
+// Partial sums of a sum. The bits of all results depend on it: reductions/kernels.h has the order
+// in which a sum adds its terms.
+constexpr int kLanes = 32;
 
 constexpr int64_t kBlock = 4096;     // one call of an element-wise kernel
 constexpr int64_t kBuffered = 1024;  // an iterator's buffer: 3 operands of 8 bytes fill 24 KiB

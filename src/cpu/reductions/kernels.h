@@ -68,7 +68,7 @@
 #include "common/core/macros.h"
 #include "common/core/operand.h"
 #include "common/reductions/terms.h"
-#include "cpu/core/lanes.h"
+#include "cpu/core/tuning.h"
 #include "cpu/reductions/weighted_kernels.h"
 
 namespace fastact {

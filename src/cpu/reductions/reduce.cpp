@@ -59,11 +59,10 @@ void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const do
     });
     return;
   }
-  const MoveRow scatter = scatter_for(r.y_item);
   alignas(64) char stage[kMostColumns * sizeof(double)];
   finish(hi, lo, stage, n);
   for_spans(r.outputs, first, n, [&](int64_t, int64_t at, int64_t m) {
-    scatter(y + at, stage + done * r.y_item, step, m);
+    move_elements(r.y_item, y + at, step, stage + done * r.y_item, r.y_item, m);
     done += m;
   });
 }
@@ -297,7 +296,6 @@ bool is_aligned(const Operand& x, int64_t item) {
 }
 
 bool rescale_array(const Reducer& r, int64_t output, Rescaled* to) {
-  const MoveRow gather = gather_for(r.item);
   int64_t at;
   offsets_of(r.outputs, output, 1, &at);
   return rescale(
@@ -305,7 +303,7 @@ bool rescale_array(const Reducer& r, int64_t output, Rescaled* to) {
       [&](int64_t term, int64_t n, double* x, double* weights) {
         double* to_x = x;
         for_terms(r, term, n, [&](int64_t offset, int64_t step, int64_t m) {
-          gather(reinterpret_cast<char*>(to_x), r.x + at + offset, step, m);
+          move_elements(r.item, reinterpret_cast<char*>(to_x), r.item, r.x + at + offset, step, m);
           to_x += m;
         });
         for (int64_t i = 0; i < n; ++i) {
@@ -327,7 +325,7 @@ void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride
   if (((reinterpret_cast<uintptr_t>(from) | uintptr_t(stride)) & uintptr_t(item - 1)) == 0)
     return table.widen[dtype](from, stride, n, to);
   alignas(64) char packed[kPiece * sizeof(double)];
-  gather_for(item)(packed, from, stride, n);
+  move_elements(item, packed, item, from, stride, n);
   table.widen[dtype](packed, item, n, to);
 }
 

@@ -123,11 +123,10 @@ struct ArrayInputs : BlockSource {
   }
 
   void gathered_row(const char* x, int64_t term, int64_t terms, double* results) {
-    const MoveRow gather = gather_for(r.item);
     const int64_t step = last_stride(r.terms), start = 0;
     char* to = stage;
     for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-      gather(to, x + offset, step, m);
+      move_elements(r.item, to, r.item, x + offset, step, m);
       to += m * r.item;
     });
     r.kernels->blocks(stage, &start, 1, terms, 0, results, kPitch);
@@ -191,14 +190,13 @@ struct ArrayInputs : BlockSource {
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {
-    const MoveRow gather = gather_for(r.item);
     const int64_t step = last_stride(r.outputs), many = kGathered / n / kLanes * kLanes;
     const int64_t most =
         r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(most, terms - done);
       for (int64_t i = 0; i < m; ++i)
-        gather(stage + i * n * r.item, x + offsets[done + i], step, n);
+        move_elements(r.item, stage + i * n * r.item, r.item, x + offsets[done + i], step, n);
       dense(stage, n, m, done == 0);
     }
   }

@@ -4,7 +4,6 @@
 // Why float32 takes vectors of 256 bits and a multiplication by one: docs/design/reductions.md.
 #pragma once
 
-#include "cpu/core/lanes.h"
 #include "cpu/core/tuning.h"
 #include "cpu/simd/vector.h"
 

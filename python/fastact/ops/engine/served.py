@@ -138,6 +138,9 @@ class CachedEntry(_cpu.CachedCall):
     """An entry point of an op, whose documentation is composed as the op's is."""
 
 
+_cpu.keep_compiled_call(CachedEntry)
+
+
 def enter_cached(op: Any, name: str) -> None:
     """An entry point whose repeated calls skip this layer."""
     function = partial(op._serve, name)
@@ -161,5 +164,5 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
         for name in entry_points:
             if name != "call":
                 enter_cached(self, name)
-        if "backward" in entry_points:
+        if "backward" in entry_points and "backward.backward" not in entry_points:
             vars(self.entry_point("backward"))["backward"] = second.Second(self)
