@@ -361,15 +361,11 @@ struct Lanes {
     for (int k = 0; k < kCount; ++k) write_lane(v[k], lanes + k * kWidth, kLanes);
   }
 
-  // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
-  // alone, and lane 0 is the last of `v`. Terms `ahead` bytes later are prefetched; 0: none are.
-  template <bool backward>
+  // Adds n terms, from lane 0 on. Terms `ahead` bytes later are prefetched; 0: none are.
   FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
-    constexpr int64_t kStep = backward ? -kLanes : kLanes;
     const Adder add_terms(V{} + hidden_one(), V{} + shift);
-    const int64_t rest = backward ? 0 : n % kLanes;
-    if (backward) x -= kLanes - 1;
-    const T* const end = x + n / kLanes * kStep;
+    const int64_t rest = n % kLanes;
+    const T* const end = x + (n - rest);
 #pragma GCC unroll 4
     for (int group = 0; group < kCount; group += kGroup) {
       V lane[kGroup][kSets], terms;
@@ -378,8 +374,8 @@ struct Lanes {
 #pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) lane[k][s] = v[group + k][s];
       const bool prefetches = ahead != 0 && group == 0;
-      for (const T* at = x; at != end; at += kStep) {
-        if (prefetches) prefetch_lanes(at, backward ? -ahead : ahead);
+      for (const T* at = x; at != end; at += kLanes) {
+        if (prefetches) prefetch_lanes(at, ahead);
 #pragma GCC unroll 16
         for (int k = 0; k < kGroup; ++k) {
           load_to(terms, at + (group + k) * kWidth);
@@ -407,24 +403,16 @@ struct Lanes {
   }
 
   // Adds n terms from lane 0 on in bands, where terms are added in float.
-  template <bool backward>
   FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead, bool& is_plain) {
-    for (; !backward && n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
+    for (; n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
       if (ahead)
         for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x + i, ahead);
       add_band(x, kFloatTerms, is_plain);
     }
+    if (n == 0) return;
     alignas(64) T held[kFloatBand];
-    for (int64_t m; n > 0; n -= m, x += backward ? -m : m) {
-      m = n < kFloatBand ? n : kFloatBand;
-      if (backward && ahead)
-        for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x - i, -ahead);
-      if (backward)
-        reverse_terms(x, m, held);
-      else
-        memcpy(held, x, m * sizeof(T));
-      add_held(held, m, is_plain);
-    }
+    memcpy(held, x, n * sizeof(T));
+    add_held(held, n, is_plain);
   }
   // n <= kFloatBand terms, in memory of whole rounds of the lanes.
   FASTACT_HD void add_held(T* held, int64_t n, bool& is_plain) {
@@ -440,35 +428,20 @@ struct Lanes {
       add_floats<A, T>([&](int i) FASTACT_INLINED { return x + i * kLanes + k * kFloats; }, rounds,
                        is_plain, v[2 * k], v[2 * k + 1]);
   }
-  static FASTACT_HD void reverse_terms(const T* x, int64_t n, T* to) {
-    const auto* from = reinterpret_cast<const uint16_t*>(x);
-    auto* made = reinterpret_cast<uint16_t*>(to);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) made[i] = from[-i];
-  }
-
   static FASTACT_HD void prefetch_lanes(const T* x, int64_t ahead) {
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kLanes; i += kCacheLine / sizeof(T)) prefetch_far(x + i, ahead);
   }
 
-  // Each set of lanes, as vectors.
-  template <class Visit>
-  FASTACT_HD void for_sets(Visit visit) {
+  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) const {
+    double folded[kSets];
 #pragma GCC unroll 4
     for (int s = 0; s < kSets; ++s) {
       V set[kCount];
 #pragma GCC unroll 16
       for (int k = 0; k < kCount; ++k) set[k] = v[k][s];
-      visit(s, set);
-#pragma GCC unroll 16
-      for (int k = 0; k < kCount; ++k) v[k][s] = set[k];
+      folded[s] = fold_vectors(set);
     }
-  }
-
-  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) {
-    double folded[kSets];
-    for_sets([&](int s, V(&set)[kCount]) FASTACT_INLINED { folded[s] = fold_vectors(set); });
     A::settle(shift, folded, 1, n, result, pitch);
   }
 };
@@ -495,65 +468,51 @@ void add_terms(const char* from, int64_t n, int64_t phase, double shift, double*
   if (head == n) return;
   Lanes<A, T> lanes;
   lanes.read(memory);
-  lanes.template add<false>(x + head, n - head, shift, 0);
+  lanes.add(x + head, n - head, shift, 0);
   lanes.write(memory);
 }
 
-// The shift of a block of n terms, which lie `step` elements apart. One that retries has it at the
-// first finite one of its first terms; NaN: there is none among them.
+// The shift of a block of n terms. One that retries has it at the first finite one of its first
+// terms; NaN: there is none among them.
 template <class A, class T>
-FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
+FASTACT_HD double first_shift(const T* x, int64_t n) {
   if (!A::kHasShift) return 0.0;
   if (!A::kRetries) return finite_or_zero(to_double(*x));
   for (int64_t i = 0; i < n && i < kShiftTerms; ++i)
-    if (is_finite(to_double(x[i * step]))) return to_double(x[i * step]);
+    if (is_finite(to_double(x[i]))) return to_double(x[i]);
   return __builtin_nan("");
 }
 
-// A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
-// once. (To gather the terms in the other direction first is slower.)
-template <class A, bool backward, class T>
+template <class A, class T>
 FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, bool& is_plain,
                          double* result, int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.clear();
-  if constexpr (kAddsFloats<A, T>) {
-    lanes.template add_bands<backward>(x, n, ahead, is_plain);
-    return lanes.settle(shift, n, result, pitch);
-  }
-  lanes.template add<backward>(x, n, shift, ahead);
-  if (backward) {
-    lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
-    if (const int64_t rest = n % kLanes) {
-      const typename A::template Adder<T, double> add_one(1, shift);
-      double memory[A::kSets * kLanes];
-      lanes.write(memory);
-      for (int64_t i = 0; i < rest; ++i)
-        add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
-      lanes.read(memory);
-    }
-  }
+  if constexpr (kAddsFloats<A, T>)
+    lanes.add_bands(x, n, ahead, is_plain);
+  else
+    lanes.add(x, n, shift, ahead);
   lanes.settle(shift, n, result, pitch);
 }
 
-template <class A, bool backward, class T>
+template <class A, class T>
 FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, double* result,
                           int64_t pitch) {
-  double shift = first_shift<A>(x, n, backward ? -1 : 1);
+  double shift = first_shift<A>(x, n);
   const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
   if constexpr (A::kRetries || A::template kPasses<T> > 1) {
     if (is_lost || A::template kPasses<T> > 1) {
-      one_pass<typename A::First, backward>(x, n, shift, ahead, is_plain, &shift, 1);
+      one_pass<typename A::First>(x, n, shift, ahead, is_plain, &shift, 1);
       shift = finite_or_zero(shift);
     }
   }
-  one_pass<A, backward>(x, n, shift, ahead, is_plain, result, pitch);
+  one_pass<A>(x, n, shift, ahead, is_plain, result, pitch);
 }
 
 // A sum that skips NaN adds up a block as if there were none. If its first result says that there
 // was one, it adds that block anew and skips them, and does so in the later blocks.
-template <class A, bool backward, class T>
+template <class A, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
   bool is_plain = true;
@@ -561,14 +520,14 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
     if constexpr (!kAddsFloats<A, T> && !std::is_void<typename A::Plain>::value) {
       using Plain = typename A::Plain;
-      if (is_plain) one_block<Plain, backward>(x, n, ahead, is_plain, results + i, pitch);
+      if (is_plain) one_block<Plain>(x, n, ahead, is_plain, results + i, pitch);
       is_plain = is_plain && results[i] == results[i];
       if (is_plain) {
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
       }
     }
-    one_block<A, backward>(x, n, ahead, is_plain, results + i, pitch);
+    one_block<A>(x, n, ahead, is_plain, results + i, pitch);
   }
 }
 
@@ -584,7 +543,7 @@ FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, Op
   memcpy(held + before, x, head * sizeof(T));
   bool is_plain = true;
   if (before + head == kFloatBand) lanes->add_band(held, kFloatTerms, is_plain);
-  if (n - head - rest) lanes->template add_bands<false>(x + head, n - head - rest, ahead, is_plain);
+  if (n - head - rest) lanes->add_bands(x + head, n - head - rest, ahead, is_plain);
   if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
 }
 
@@ -608,11 +567,11 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
   for (int64_t m; n > 0; x += m, n -= m) {
     m = n < kReduceBlock - at ? n : kReduceBlock - at;
     if (m == kReduceBlock) {
-      one_block<A, false>(x, m, ahead, is_plain, results, pitch);
+      one_block<A>(x, m, ahead, is_plain, results, pitch);
       results += stride;
       continue;
     }
-    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1, 1);
+    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1);
     const double shift = A::kHasShift ? open->shift : 0.0;
     Lanes<A, T> lanes;
     if constexpr (kAddsFloats<A, T>) {
@@ -624,7 +583,7 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
       at += m;
       if (head == m && at < kReduceBlock) return;
       lanes.read(memory);
-      lanes.template add<false>(x + head, m - head, shift, ahead);
+      lanes.add(x + head, m - head, shift, ahead);
     }
     if (at == kReduceBlock) {
       lanes.settle(shift, at, results, pitch);
@@ -1025,33 +984,9 @@ void make_finite(double* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = finite_or_zero(x[i]);
 }
 
-// Many quotients by one divisor d, rounded as a division rounds them, without its 2 cycles each.
-// With h = 1/d rounded, and l what that lost, x h + x l is off by 2^-51 units in the last place
-// before it is rounded. A quotient by a whole d lies at least 1/(2d) from where rounding changes,
-// for x has 53 bits, and d times a number of 54, an odd one, has more: they differ by one at least.
-// Where no underflow counts, that is; and 0 keeps its sign. https://doi.org/10.1109/TC.2004.37
 void divide(double* x, double divisor, int64_t n) {
-  int64_t i = 0;
-#if defined(FASTACT_FMA)
-  constexpr double kLeast = 0x1p-900, kMost = 0x1p900, kMostTerms = 0x1p50;
-  const int64_t whole = n / kVector * kVector;
-  Vector least = Vector{} + 1, most = least;
-  for (int64_t k = 0; k < whole; k += kVector) {
-    const Vector v = load(x + k), size = v < -v ? -v : v;
-    const Vector some = size == Vector{} ? most : size;
-    least = some < least ? some : least;
-    most = size > most ? size : most;
-  }
-  bool is_safe = divisor >= 1 && divisor <= kMostTerms && divisor == double(int64_t(divisor));
-  for (int k = 0; k < kVector; ++k) is_safe &= least[k] >= kLeast && most[k] <= kMost;
-  const double h = 1 / divisor, l = madd(-h, divisor, 1.0) * h;
-  const Vector high = Vector{} + h, low = Vector{} + l;
-  for (; is_safe && i < whole; i += kVector) {
-    const Vector v = load(x + i);
-    store(v == Vector{} ? v : madd(v, high, v * low), x + i);
-  }
-#endif
-  for (; i < n; ++i) x[i] /= divisor;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] /= divisor;
 }
 
 // Most often all elements count, everywhere.
@@ -1068,39 +1003,6 @@ bool divide_each(double* x, const double* counts, int64_t n) {
     for (int64_t i = 0; i < n; ++i) x[i] /= counts[i];
   }
   return positive == n;
-}
-
-FASTACT_HD void merge_counts(const Moments& from, int64_t k, Moments* to, int64_t n) {
-  const double fraction = double(k) / double(n + k);
-  merge_moments(from, fraction, double(n) * fraction, to);
-}
-
-template <class T>
-void row_moments(const char* from, int64_t n, double* mean, double* m2) {
-  const T* x = reinterpret_cast<const T*>(from);
-  const int64_t chunk_terms = blocks_a_chunk(n) * kReduceBlock;
-  Moments all{};
-  for (int64_t begin = 0; begin < n; begin += chunk_terms) {
-    const int64_t end = n - begin < chunk_terms ? n : begin + chunk_terms;
-    Moments chunk{};
-    for (int64_t term = begin; term < end; term += kReduceBlock) {
-      const int64_t m = end - term < kReduceBlock ? end - term : kReduceBlock;
-      double block[2];
-      bool is_plain = true;
-      one_block<ShiftedMoments, false>(x + term, m, 0, is_plain, block, 1);
-      const Moments one = {block[0], block[1], 0, 0};
-      if (term > begin)
-        merge_counts(one, m, &chunk, term - begin);
-      else
-        chunk = one;
-    }
-    if (begin > 0)
-      merge_counts(chunk, end - begin, &all, begin);
-    else
-      all = chunk;
-  }
-  *mean = all.mean + all.mean_low;
-  *m2 = all.m2 + all.m2_low;
 }
 
 // The kernel that only lanes in double have.
@@ -1120,11 +1022,10 @@ constexpr decltype(ReduceKernels::add_terms) of_phases() {
   add_rows<A, T>, block_of_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
       spread<A, T>
 #define FASTACT_REDUCE(A, T)                                   \
-  {blocks<A, false, T>, blocks<A, true, T>, of_phases<A, T>(), \
-   add_segment<A, T>,   end_segment<A, T>,  FASTACT_ROWS(A, T)}
+  {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, end_segment<A, T>, FASTACT_ROWS(A, T)}
 // The passes that another one follows. Nobody asks for their blocks, nor merges them.
 #define FASTACT_FIRST_PASS(A, T) \
-  {nullptr, nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
+  {nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
 #define FASTACT_FIRST_PASSES(A, ...) \
   {{__VA_ARGS__, FASTACT_FIRST_PASS(A, double)}, A::kSets, true, false, {}, settle<A>, nullptr}
 // narrow: of 16 bits.
@@ -1162,7 +1063,6 @@ const ReduceTable reduce_table = {
     divide,
     divide_each,
     &weighting_kernels,
-    FASTACT_EACH(row_moments),
 };
 
 FASTACT_END_NAMESPACE

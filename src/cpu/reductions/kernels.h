@@ -119,11 +119,9 @@ struct Results {
 // The shift of an output is read where the accumulator has one.
 struct ReduceKernels {
   // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
-  // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes
-  // before it. ahead: bytes from a term to one that is prefetched; 0: none is.
-  using Blocks = void (*)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
-                          int64_t ahead, double* results, int64_t pitch);
-  Blocks blocks, blocks_backward;
+  // x + offsets[i]; n is not 0. ahead: bytes from a term to one that is prefetched; 0: none is.
+  void (*blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
+                 double* results, int64_t pitch);
 
   // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`. Null: where terms
   // are added in float, for a lane would have to know how many it has.
@@ -215,9 +213,6 @@ struct ReduceTable {
   bool (*divide_each)(double* x, const double* counts, int64_t n);
 
   const WeightingKernels* weighting;
-
-  // mean, m2 OUT (one): of a whole row of n contiguous terms.
-  void (*row_moments[kDTypes])(const char* x, int64_t n, double* mean, double* m2);
 
   // (hi, lo) IN/OUT (n) += (sums, errors); errors: null for none.
   void merge_sums(const double* sums, const double* errors, double* hi, double* lo,

@@ -287,6 +287,15 @@ void move_longest_last(Axes* axes) {
   std::swap(axes->y[longest], axes->y[last]);
 }
 
+// Lets rows that touch each other and run backwards be one run of memory, by turning their columns
+// round as well.
+void read_backwards(Reducer* r) {
+  const int last = r->outputs.count - 1;
+  for (int64_t* strides : {r->outputs.x, r->outputs.y}) strides[last] = -strides[last];
+  r->x -= (r->row - 1) * r->outputs.x[last];
+  r->y -= (r->row - 1) * r->outputs.y[last];
+}
+
 }  // namespace
 
 bool is_aligned(const Operand& x, int64_t item) {
@@ -429,15 +438,17 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   // a block.
   const int64_t even = std::max(ceil_div(r->outputs.size, kFewTasks), kReduceBlock / r->terms.size);
   r->row = r->outputs.size;
-  const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
-  const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
-  r->is_backward = is_reversed && is_dense;
-  if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
+  const bool is_one_run = plan.inner_reduced && r->terms.count == 1 && is_aligned(x, item) &&
+                          std::abs(plan.inner_x) == item;
+  if (r->terms.size <= (is_one_run ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
-    // So few terms fold to the same bits from either end.
-    r->is_dense = is_dense && last_stride(r->outputs) == r->terms.size * item;
+    // Sums of so few terms fold to the same bits from either end.
+    if (is_one_run && !is_unit && !r->accumulator->has_shift)
+      r->terms.x[0] = item, r->x -= (r->terms.size - 1) * item;
+    r->is_dense = is_one_run && last_stride(r->terms) == item &&
+                  last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
@@ -445,7 +456,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     const bool is_one_pass = r->accumulator->passes[dtype] == 1 && !r->accumulator->retries;
     r->is_dense = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    const bool is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
+    const bool is_read_ahead = is_long && is_unit && is_one_run && (is_whole || r->terms.size >= kLongTail);
     r->layout = is_read_ahead                 ? Reducer::kBlocks
                 : has_segments && is_one_pass ? Reducer::kSegments
                                               : Reducer::kRows;
@@ -469,7 +480,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->tile =
         tiles == 1 ? plan.inner : std::min(most, (ceil_div(plan.inner, tiles) + 15) / 16 * 16);
     r->is_dense &= r->tile == plan.inner;
-    r->is_backward = r->is_dense && last_stride(r->terms) < 0;
+    if (r->is_dense && last_stride(r->terms) < 0) read_backwards(r);
   }
   set_tile(r, r->tile);
   cut_terms(r);

@@ -33,9 +33,8 @@
 // first row). One that takes two passes reads each block twice, first for the mean alone, and never
 // goes by segments.
 //
-// Terms that run backwards are added in the order of their axis, not of memory. Where all of them
-// run backwards that costs nothing: kRows and kNarrow read from the end and reverse the lanes once
-// a block.
+// Terms that run backwards are added in the order of their axis, not of memory: they are gathered
+// first, as all are that are not contiguous.
 //
 // Measurements, and what was tried and rejected: docs/design/reductions.md.
 #pragma once
@@ -70,9 +69,9 @@ struct ArrayTerms {
 
   const char* x;
   Layout layout;
-  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place.
+  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place;
+  // those rows may run backwards.
   bool is_dense = false;
-  bool is_backward = false;         // it is so from its end
   int64_t ahead = 0;                // bytes from a term to one that is prefetched; 0: none is
   const int64_t* listed = nullptr;  // where the terms lie, if no axes say it
 };

@@ -89,8 +89,6 @@ struct ArrayInputs : BlockSource {
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
-    if (r.is_backward)
-      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     if (r.is_dense && r.terms.count == 1)
       return r.kernels->blocks(r.x + term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     for (int64_t k = 0; k < n; ++k)
@@ -157,12 +155,11 @@ struct ArrayInputs : BlockSource {
       });
     });
     const bool is_folded = is_short || (is_wide && terms <= kFewTerms);
-    const int64_t low = is_short && r.is_backward ? (1 - terms) * r.item : 0;
     settle(terms, n, [&] {
       for_outputs([&](const char* x, int64_t done, int64_t m) {
         if (is_folded)
           (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
-              x + low, offsets, m, shift + done, lanes + done, kPitch);
+              x, offsets, m, shift + done, lanes + done, kPitch);
         else if (is_wide)
           kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
         else if (is_narrow)
@@ -178,11 +175,10 @@ struct ArrayInputs : BlockSource {
   void narrow(const char* x, int64_t n, int64_t terms) {
     for (int64_t done = n; a.has_shift && done < kLanes * n; done *= 2)
       std::copy(shift, shift + done, shift + done);
-    if (!r.is_dense)
-      gathered(x, n, terms);
+    if (r.is_dense && last_stride(r.terms) > 0)
+      dense(x + offsets[0], n, terms, true);
     else
-      r.is_backward ? dense_backward(x + offsets[0], n, terms)
-                    : dense(x + offsets[0], n, terms, true);
+      gathered(x, n, terms);
   }
 
   void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
@@ -197,7 +193,9 @@ struct ArrayInputs : BlockSource {
         r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(most, terms - done);
-      for (int64_t i = 0; i < m; ++i)
+      if (r.is_dense)
+        gather(stage, x + offsets[0] + done * last_stride(r.terms), step, m * n);
+      for (int64_t i = 0; i < m && !r.is_dense; ++i)
         gather(stage + i * n * r.item, x + offsets[done + i], step, n);
       dense(stage, n, m, done == 0);
     }
@@ -211,23 +209,6 @@ struct ArrayInputs : BlockSource {
     for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = i * kLanes * n * r.item;
     if (rest) add_rows(x, at, whole + 1, rest, lanes, fresh);
     if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
-  }
-
-  // Adds rows that touch each other and run backwards: in memory lane 31 comes first. The
-  // lanes are reversed once a block.
-  void dense_backward(const char* x, int64_t n, int64_t terms) {
-    const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;
-    int64_t at[kReduceBlock / kLanes];
-    for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = -(i * kLanes + kLanes - 1) * n * r.item;
-    for (int s = 0; s < pass->sets && !whole; ++s)
-      std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
-    if (whole) add_rows(x, at, whole, others, lanes, true);
-    if (others < kLanes * n)
-      add_rows(x + others * r.item, at, whole + 1, kLanes * n - others, lanes + others, true);
-    for (int s = 0; s < pass->sets; ++s)
-      for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
-        std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
-                         lanes + s * kPitch + (kLanes - 1 - i) * n);
   }
 };
 

@@ -61,8 +61,7 @@ struct SegmentInputs : BlockSource {
     for (int64_t k = 0; k < n; ++k)
       for (int64_t b = 0; b < blocks; ++b)
         from[k * blocks + b] = at[k] + (next + b * kReduceBlock) * step;
-    const auto make = r.is_backward ? r.kernels->blocks_backward : r.kernels->blocks;
-    make(r.x, from, n * blocks, terms, r.ahead, of_rows[0], kBlocksAhead);
+    r.kernels->blocks(r.x, from, n * blocks, terms, r.ahead, of_rows[0], kBlocksAhead);
     for (int s = 0; s < r.accumulator->sets; ++s)
       for (int64_t k = 0; k < n; ++k)
         for (int64_t b = 0; b < blocks; ++b) made[s][b * n + k] = of_rows[s][k * blocks + b];
