@@ -229,9 +229,8 @@ struct GroupedInputs {
     alignas(64) double lanes[2 * kLanes];
     std::fill_n(lanes, 2 * kLanes, -0.0);
     r.table->first_passes[g.skips].kernels[kF64].add_terms(from, n, 0, mean, lanes);
-    double sum;
-    r.table->fold_each(lanes, kLanes, 1, &sum);
-    return sum / count;
+    r.table->fold(lanes, kLanes, 1);
+    return *lanes / count;
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {

@@ -607,15 +607,6 @@ void fold(double* lanes, int64_t count, int64_t columns) {
   }
 }
 
-void fold_each(const double* lanes, int64_t step, int64_t count, double* sums) {
-  for (int64_t i = 0; i < count; ++i, lanes += step) {
-    Vector v[kVectors];
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
-    sums[i] = fold_vectors(v);
-  }
-}
-
 // Column c, or a vector of columns, of kRows rows: lane[c] = (lane[c] + x[0][c]) + x[1][c] ...
 // seeks_nan: the lanes stay as they were if that gives a NaN. Returns whether it does not.
 template <class A, class V, int kRows, bool fresh, bool seeks_nan = false, class T>
@@ -724,11 +715,9 @@ FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, dou
     memcpy(lanes + s * pitch + c, of_rest[s], (columns - c) * sizeof(double));
 }
 
-// beyond: bytes from the last rows to those that are prefetched beside them; 0: none are.
 template <class A, class T>
-void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                     int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
-                     int64_t beyond) {
+void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
+              const double* shift, double* lanes, int64_t pitch, bool fresh, int64_t beyond) {
   const T* row[kRowsAtOnce];
   static_assert(kRowsAtOnce == kFloatTerms);
   if constexpr (kAddsFloats<A, T>) {
@@ -760,30 +749,6 @@ void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_
   add(std::integral_constant<int, kRowsAtOnce>());
   add(std::integral_constant<int, 4>());
   add(std::integral_constant<int, 1>());
-}
-
-template <class A, class T>
-void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
-              const double* shift, double* lanes, int64_t pitch, bool fresh) {
-  add_rows_before<A, T>(x, offsets, step, rows, columns, shift, lanes, pitch, fresh, 0);
-}
-
-// In bands of rows, so that memory is read nearly in its own order: a lane takes all its rows of a
-// band at once.
-template <class A, class T>
-void block_of_rows(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                   const double* shift, double* lanes, int64_t pitch, bool is_far) {
-  constexpr int64_t kBand = kRowsAtOnce * kLanes, kLanesAhead = 2;
-  for (int64_t band = 0; band < rows; band += kBand) {
-    const int64_t height = rows - band < kBand ? rows - band : kBand;
-    for (int64_t lane = 0; lane < kLanes && lane < height; ++lane) {
-      const int64_t first = band + lane, later = lane + kLanesAhead;
-      const int64_t next = later < kLanes ? band + later : band + kBand + later - kLanes;
-      const int64_t beyond = is_far && next < rows ? offsets[next] - offsets[first] : 0;
-      add_rows_before<A, T>(x, offsets + first, kLanes, (height - lane + kLanes - 1) / kLanes,
-                            columns, shift, lanes + lane * columns, pitch, band == 0, beyond);
-    }
-  }
 }
 
 // Output i, or a vector of outputs, of n terms: each in a lane of its own, folded.
@@ -979,28 +944,13 @@ void lose(const double* hi, double* lo, int64_t n) {
   }
 }
 
-void make_finite(double* x, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] = finite_or_zero(x[i]);
-}
-
-void divide(double* x, double divisor, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] /= divisor;
-}
-
-// Most often all elements count, everywhere.
-bool divide_each(double* x, const double* counts, int64_t n) {
-  int64_t others = 0, positive = 0;
+bool divide(double* x, const double* counts, double count, int64_t n) {
+  int64_t positive = 0;
+#pragma omp simd reduction(+ : positive)
   for (int64_t i = 0; i < n; ++i) {
-    others += counts[i] != counts[0];
-    positive += counts[i] > 0;
-  }
-  if (others == 0) {
-    divide(x, counts[0], n);
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) x[i] /= counts[i];
+    const double divisor = counts ? counts[i] : count;
+    x[i] /= divisor;
+    positive += divisor > 0;
   }
   return positive == n;
 }
@@ -1019,7 +969,7 @@ constexpr decltype(ReduceKernels::add_terms) of_phases() {
 #define FASTACT_FEW(f, A, T) \
   {f<1, A, T>, f<2, A, T>, f<3, A, T>, f<4, A, T>, f<5, A, T>, f<6, A, T>, f<7, A, T>, f<8, A, T>}
 #define FASTACT_ROWS(A, T)                                                                         \
-  add_rows<A, T>, block_of_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
+  add_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
       spread<A, T>
 #define FASTACT_REDUCE(A, T)                                   \
   {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, end_segment<A, T>, FASTACT_ROWS(A, T)}
@@ -1054,14 +1004,11 @@ const ReduceTable reduce_table = {
                           FASTACT_FIRST_PASS(ValidShiftedMean, bf16),
                           FASTACT_FIRST_PASS(ValidShiftedMean, float))},
     fold,
-    fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
      widen_integers<uint8_t>, widen_integers<int32_t>, widen_integers<int64_t>},
     FASTACT_EACH(finish),
     FASTACT_EACH(lose),
-    make_finite,
     divide,
-    divide_each,
     &weighting_kernels,
 };
 

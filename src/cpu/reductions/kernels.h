@@ -139,15 +139,11 @@ struct ReduceKernels {
 
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
   // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,
-  // not read. Where terms are added in float, the first row is the first of kFloatTerms.
+  // not read. Where terms are added in float, the first row is the first of kFloatTerms. beyond:
+  // bytes from the last rows to those that are prefetched beside them; 0: none are.
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                   int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
-
-  // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
-  // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
-  // is_far: the rows lie beyond the second-level cache, and are worth prefetches.
-  void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                        const double* shift, double* lanes, int64_t pitch, bool is_far);
+                   int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
+                   int64_t beyond);
 
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).
@@ -192,9 +188,6 @@ struct ReduceTable {
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);
 
-  // sums OUT (count): of kLanes lanes each; the lanes of the next one lie `step` doubles on.
-  void (*fold_each)(const double* lanes, int64_t step, int64_t count, double* sums);
-
   // numbers OUT (n) = x, `step` bytes apart; of masks and integers, too.
   void (*widen[kViewDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
 
@@ -204,22 +197,11 @@ struct ReduceTable {
   // lo IN/OUT (n) becomes what hi + lo loses when it is rounded to the dtype. hi IN (n).
   void (*lose[kDTypes])(const double* hi, double* lo, int64_t n);
 
-  // x IN/OUT (n): what is no number becomes 0.
-  void (*make_finite)(double* x, int64_t n);
-
-  // x IN/OUT (n) /= divisor, which is a count.
-  void (*divide)(double* x, double divisor, int64_t n);
-  // x IN/OUT (n) /= counts (n). Returns whether all counts are positive.
-  bool (*divide_each)(double* x, const double* counts, int64_t n);
+  // x IN/OUT (n) /= counts (n), or, where that is null, /= count. Returns whether all of these are
+  // positive.
+  bool (*divide)(double* x, const double* counts, double count, int64_t n);
 
   const WeightingKernels* weighting;
-
-  // (hi, lo) IN/OUT (n) += (sums, errors); errors: null for none.
-  void merge_sums(const double* sums, const double* errors, double* hi, double* lo,
-                  int64_t n) const {
-    const Results from = {const_cast<double*>(sums), const_cast<double*>(errors), 0};
-    accumulators[kItself].merge(from, 0, {hi, lo, 0}, 0, n);
-  }
 };
 
 }  // namespace fastact

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "cpu/core/chunk_reader.h"
+#include "cpu/core/kernel_table.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
@@ -207,10 +208,10 @@ void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all)
     add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
-    const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
+    const bool has_few = r.of_m2 == kTotal || !r.table->divide(sum, count, 0, n);
     for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   } else {
-    r.table->divide(sum, r.divisor, n);
+    r.table->divide(sum, nullptr, r.divisor, n);
   }
   if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
   store_sums(r, first, n, sum, nullptr);
@@ -368,7 +369,8 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
       done += m;
     });
   std::fill(held_errors, held_errors + n, 0.0);
-  r.table->merge_sums(sums, errors, held, held_errors, n);
+  const Results from = {const_cast<double*>(sums), const_cast<double*>(errors), 0};
+  r.table->accumulators[kItself].merge(from, 0, {held, held_errors, 0}, 0, n);
   store_outputs(r, r.y, first, n, held, held_errors);
 }
 
@@ -480,14 +482,14 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->tile =
         tiles == 1 ? plan.inner : std::min(most, (ceil_div(plan.inner, tiles) + 15) / 16 * 16);
     r->is_dense &= r->tile == plan.inner;
-    if (r->is_dense && last_stride(r->terms) < 0) read_backwards(r);
+    if (!is_wide && r->is_dense && last_stride(r->terms) < 0) read_backwards(r);
   }
   set_tile(r, r->tile);
   cut_terms(r);
 }
 
-void prepare(Reducer* r, const ReduceTable* table, const SumCall& call) {
-  prepare(r, table, call.term, call.x, call.y, call.axes, call.x.dtype, call.y.dtype,
+void prepare(Reducer* r, const KernelTable& table, const SumCall& call) {
+  prepare(r, table.reduce, call.term, call.x, call.y, call.axes, call.x.dtype, call.y.dtype,
           call.accumulate);
   r->divisor = call.divisor, r->initial = call.initial;
   if (call.divisor == 1) r->rescale = nullptr;
@@ -507,10 +509,10 @@ void set_moments(Reducer* r, const MomentsCall& call) {
   r->skips = call.skips;
 }
 
-void prepare(Reducer* r, const ReduceTable* table, const MomentsCall& call) {
+void prepare(Reducer* r, const KernelTable& table, const MomentsCall& call) {
   const ArrayArgument &x = call.x(), &y = call.model();
   const Accumulation of_valid = call.of_m2 == kNothing ? kValidMean : kValidMoments;
-  prepare(r, table, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype, false);
+  prepare(r, table.reduce, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype, false);
   set_moments(r, call);
 }
 

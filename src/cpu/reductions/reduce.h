@@ -50,6 +50,7 @@ constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, a
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 constexpr int64_t kMostSegments = 64;   // where they have segments: the lanes of sums fill 16 KiB
 
+struct KernelTable;
 struct Reducer;
 struct Rescaled;
 
@@ -125,8 +126,8 @@ void prepare(Reducer* reducer, const ReduceTable* table, int what, const Operand
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate);
 
 // Prepares a sum; and the moments of elements that count once each.
-void prepare(Reducer* reducer, const ReduceTable* table, const SumCall& call);
-void prepare(Reducer* reducer, const ReduceTable* table, const MomentsCall& call);
+void prepare(Reducer* reducer, const KernelTable& table, const SumCall& call);
+void prepare(Reducer* reducer, const KernelTable& table, const MomentsCall& call);
 
 // A part of that: where the results go, once the reducer's output is the call's model.
 void set_moments(Reducer* reducer, const MomentsCall& call);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/reductions/moments.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
@@ -78,7 +79,7 @@ struct ArrayInputs : BlockSource {
     for (int i = 0; i < all_passes; ++i) {
       for (int64_t k = 0; i > 0 && k < n; ++k)
         if (passes > 1 || lost[k]) shift[k] = lanes[k];
-      if (a.has_shift) r.table->make_finite(shift, n);
+      for (int64_t k = 0; k < n && a.has_shift; ++k) shift[k] = finite_or_zero(shift[k]);
       begin_pass(i + 1 == all_passes);
       const int64_t count = add();
       for (int s = 0; s < pass->sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
@@ -99,7 +100,7 @@ struct ArrayInputs : BlockSource {
   // Adds up the pieces of one output, for an accumulator that does not go by segments.
   void pieces(const char* x, int64_t term, int64_t terms, double* results) {
     alignas(64) double row[kMostSets * kLanes];
-    double from, folded[kMostSets];
+    double from;
     offsets_of(r.terms, term, std::min(terms, kShiftTerms), offsets);
     find_shifts(terms, 1, [&](int64_t i, double* to) {
       r.table->widen[r.dtype](x + offsets[i], r.item, 1, to);
@@ -107,7 +108,7 @@ struct ArrayInputs : BlockSource {
     from = *shift;
     const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
     for (int i = 0; i < all_passes; ++i, from = *results) {
-      r.table->make_finite(&from, 1);
+      from = finite_or_zero(from);
       begin_pass(i + 1 == all_passes);
       std::fill_n(row, pass->sets * kLanes, -0.0);
       int64_t phase = 0;
@@ -115,8 +116,8 @@ struct ArrayInputs : BlockSource {
         kernels->add_terms(x + offset, m, phase, from, row);
         phase = (phase + m) % kLanes;
       });
-      r.table->fold_each(row, kLanes, pass->sets, folded);
-      pass->settle(&from, folded, 1, terms, 1, results, kPitch);
+      for (int s = 0; s < pass->sets; ++s) r.table->fold(row + s * kLanes, kLanes, 1);
+      pass->settle(&from, row, kLanes, terms, 1, results, kPitch);
     }
   }
 
@@ -161,7 +162,7 @@ struct ArrayInputs : BlockSource {
           (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
               x, offsets, m, shift + done, lanes + done, kPitch);
         else if (is_wide)
-          kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
+          wide(x, n, terms);
         else if (is_narrow)
           narrow(x, n, terms);
         else
@@ -170,6 +171,22 @@ struct ArrayInputs : BlockSource {
       });
       return is_folded ? int64_t{1} : terms;
     });
+  }
+
+  // Adds rows in bands, so that memory is read nearly in its own order: a lane takes all its rows of
+  // a band at once.
+  void wide(const char* x, int64_t n, int64_t terms) {
+    constexpr int64_t kLanesAhead = 2;
+    for (int64_t band = 0; band < terms; band += kFloatBand) {
+      const int64_t height = std::min(kFloatBand, terms - band);
+      for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, height); ++lane) {
+        const int64_t first = band + lane, ahead = lane + kLanesAhead;
+        const int64_t next = ahead < kLanes ? band + ahead : band + kFloatBand + ahead - kLanes;
+        const int64_t beyond = is_far && next < terms ? offsets[next] - offsets[first] : 0;
+        kernels->add_rows(x, offsets + first, kLanes, ceil_div(height - lane, kLanes), n, shift,
+                          lanes + lane * n, kPitch, band == 0, beyond);
+      }
+    }
   }
 
   void narrow(const char* x, int64_t n, int64_t terms) {
@@ -183,7 +200,7 @@ struct ArrayInputs : BlockSource {
 
   void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
                 bool fresh) {
-    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
+    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh, 0);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {

@@ -87,8 +87,11 @@ struct SegmentInputs : BlockSource {
   void settle(int64_t n, int64_t terms) {
     const Accumulator& a = *r.accumulator;
     for (int64_t k = 0; k < n; ++k) r.kernels->end_segment(&open[k], terms);
-    for (int s = 0; s < a.sets; ++s)
-      r.table->fold_each(open->lanes[s], sizeof(OpenBlock) / sizeof(double), n, made[s]);
+    for (int64_t k = 0; k < n; ++k)
+      for (int s = 0; s < a.sets; ++s) {
+        r.table->fold(open[k].lanes[s], kLanes, 1);
+        made[s][k] = *open[k].lanes[s];
+      }
     for (int64_t k = 0; k < n && a.settle; ++k) shift[k] = open[k].shift;
     if (a.settle) a.settle(shift, made[0], kPitch, terms, n, made[0], kPitch);
     begin = end;

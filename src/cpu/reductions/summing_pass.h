@@ -199,10 +199,10 @@ struct SummingPass : Op, BlockSource {
       const int64_t whole = is_read_back ? n / width : 0, rest = n - whole * width;
       for (int64_t i = 0; i < whole; ++i) at[i] = i * width * s.compute_item;
       for (int k = 0; k < kSums; ++k) {
-        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0);
+        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0, 0);
         if (rest)
           kernels().add_rows(start[k] + whole * width * s.compute_item, at, 1, 1, rest, nullptr,
-                             lanes[k] + done % width, 0, done + whole * width < width);
+                             lanes[k] + done % width, 0, done + whole * width < width, 0);
       }
     }
   }
@@ -221,7 +221,7 @@ struct SummingPass : Op, BlockSource {
       const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
         for (int k = 0; k < kSums; ++k)
           kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr,
-                             lanes[k] + i % kLanes * n, 0, done + i < kLanes);
+                             lanes[k] + i % kLanes * n, 0, done + i < kLanes, 0);
       };
       const char* start[kSums] = {};
       for (int64_t j = 0; j < m; ++j) {
