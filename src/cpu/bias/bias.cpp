@@ -56,9 +56,8 @@ struct BiasChunks : Chunks {
 
   // to = x + bias + residual
   void add_all(const char* from, char* to) {
-    const auto plus = s.kernels->plus[plan.is_double];
-    plus(from, values_of(bias), z, count);
-    plus(z, reader.load(BiasCall::kResidual, residual), to, count);
+    s.kernels->add[plan.is_double](from, values_of(bias),
+                                   reader.load(BiasCall::kResidual, residual), to, count);
   }
 
   // The bias of a chunk, as the kernels take it.

@@ -18,6 +18,7 @@ template <class T>
 void reverse_row(char* to, const char* from, int64_t n) {
   constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
   typedef T Several __attribute__((vector_size(kBytes)));
+#pragma GCC unroll 4
   for (; n >= kCount; n -= kCount, to += kBytes, from -= kBytes) {
     Several v, reversed;
     memcpy(&v, from - kBytes + sizeof(T), kBytes);

@@ -45,8 +45,6 @@ FASTACT_HD V unless_skipped(V x, V value) {
 //   first       a lane of one term
 //   Plain       the accumulator that does the same to terms without NaN, faster; void: none. Where
 //               it has a set less, that is the count.
-//   First       of one that may pass over a block twice: the accumulator of the first pass, whose
-//               first result is the shift of the second one
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
 
@@ -98,15 +96,14 @@ struct Sum {
 };
 using ValidMean = Sum<Itself, true>;
 
-// Sums of d = x - shift and, for moments (kSquares), of d^2; the mean alone has the same bits. With
-// kSkips those of terms that are not NaN, and their number, which is the last set. Of converted
+// Sums of d = x - shift and of d^2; with kSkips those of terms that are not NaN, and their number,
+// which is the last set. Of converted
 // terms d is a multiply-add, in the pipes that conversion and addition leave idle
 // (simd/accumulators.h): with 1 and -shift.
-template <bool kSkips, bool kSquares>
+template <bool kSkips>
 struct Shifted {
-  using Plain = std::conditional_t<kSkips, Shifted<false, kSquares>, void>;
-  using First = Shifted<kSkips, false>;
-  static constexpr int kCount = kSquares ? 2 : 1, kSets = kSkips ? kCount + 1 : kCount;
+  using Plain = std::conditional_t<kSkips, Shifted<false>, void>;
+  static constexpr int kCount = 2, kSets = kSkips ? kCount + 1 : kCount;
   static constexpr bool kHasShift = true, kRetries = kSkips;
   template <class T>
   static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
@@ -119,7 +116,7 @@ struct Shifted {
       const V d =
           unless_skipped<kSkips>(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
       lane[0] += d;
-      if constexpr (kSquares) lane[1] = madd(d, d, lane[1]);
+      lane[1] = madd(d, d, lane[1]);
       if constexpr (kSkips) lane[kCount] += unless_skipped<kSkips>(x, one);
     }
     FASTACT_HD V neutral() const { return kSkips ? V{} + __builtin_nan("") : -minus; }
@@ -127,7 +124,7 @@ struct Shifted {
   template <class V>
   static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
     lane[0] = unless_skipped<kSkips>(x, x - shift);
-    if constexpr (kSquares) lane[1] = lane[0] * lane[0];
+    lane[1] = lane[0] * lane[0];
     if constexpr (kSkips) lane[kCount] = unless_skipped<kSkips>(x, V{} + 1);
   }
   // No terms give 0.
@@ -135,14 +132,11 @@ struct Shifted {
                                 double* result, int64_t to_pitch) {
     const double count = kSkips ? lane[kCount * pitch] : double(n);
     const bool has_terms = !kSkips || count > 0;
-    double mean, m2 = 0;
-    if constexpr (kSquares)
-      moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
-    else
-      mean = mean_of_sum(shift, lane[0], count);
+    double mean, m2;
+    moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
     result[0] = has_terms ? mean : 0.0;
-    if constexpr (kSquares) result[to_pitch] = has_terms ? m2 : 0.0;
-    if constexpr (kSkips && kSquares) result[kCount * to_pitch] = count + 0.0;
+    result[to_pitch] = has_terms ? m2 : 0.0;
+    if constexpr (kSkips) result[kCount * to_pitch] = count + 0.0;
   }
 
   template <bool has_errors>
@@ -173,10 +167,8 @@ struct Shifted {
     }
   }
 };
-using ShiftedMean = Shifted<false, false>;
-using ShiftedMoments = Shifted<false, true>;
-using ValidShiftedMean = Shifted<true, false>;
-using ValidMoments = Shifted<true, true>;
+using ShiftedMoments = Shifted<false>;
+using ValidMoments = Shifted<true>;
 
 // Squares of norms: a result of 16 bits is float32's, rounded.
 struct SquaresInDouble : Sum<Square> {};
@@ -503,8 +495,9 @@ FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, 
   if (A::kRetries) shift = finite_or_zero(shift);
   if constexpr (A::kRetries || A::template kPasses<T> > 1) {
     if (is_lost || A::template kPasses<T> > 1) {
-      one_pass<typename A::First>(x, n, shift, ahead, is_plain, &shift, 1);
-      shift = finite_or_zero(shift);
+      double found[A::kSets];
+      one_pass<A>(x, n, shift, ahead, is_plain, found, 1);
+      shift = finite_or_zero(found[0]);
     }
   }
   one_pass<A>(x, n, shift, ahead, is_plain, result, pitch);
@@ -596,6 +589,13 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
 }
 
 void fold(double* lanes, int64_t count, int64_t columns) {
+  if (columns == 1 && count >= kLanes) {
+    Vector v[kVectors];
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
+    *lanes = fold_vectors(v);
+    return;
+  }
   count = count < kLanes ? count : kLanes;
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     if (count <= half) continue;
@@ -973,11 +973,6 @@ constexpr decltype(ReduceKernels::add_terms) of_phases() {
       spread<A, T>
 #define FASTACT_REDUCE(A, T)                                   \
   {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, end_segment<A, T>, FASTACT_ROWS(A, T)}
-// The passes that another one follows. Nobody asks for their blocks, nor merges them.
-#define FASTACT_FIRST_PASS(A, T) \
-  {nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
-#define FASTACT_FIRST_PASSES(A, ...) \
-  {{__VA_ARGS__, FASTACT_FIRST_PASS(A, double)}, A::kSets, true, false, {}, settle<A>, nullptr}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
   {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \
@@ -997,12 +992,6 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments), FASTACT_ACCUMULATOR_OF(Sum<Square>, SquaresInDouble)},
-    // An accumulator that skips NaN passes twice, whatever the dtype, where it finds no finite term
-    // to begin with.
-    {FASTACT_FIRST_PASSES(ShiftedMean, {}, {}, {}),
-     FASTACT_FIRST_PASSES(ValidShiftedMean, FASTACT_FIRST_PASS(ValidShiftedMean, f16),
-                          FASTACT_FIRST_PASS(ValidShiftedMean, bf16),
-                          FASTACT_FIRST_PASS(ValidShiftedMean, float))},
     fold,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
      widen_integers<uint8_t>, widen_integers<int32_t>, widen_integers<int64_t>},

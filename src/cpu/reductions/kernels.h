@@ -180,10 +180,6 @@ struct Accumulator {
 
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
-  // The first of two passes over a block, of moments and of moments that skip NaN, adds up the mean
-  // alone, which is the shift of the second. It has no kernels of blocks and segments, none of
-  // dtypes that take one pass, and does not merge.
-  Accumulator first_passes[2];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);

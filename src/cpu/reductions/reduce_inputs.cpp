@@ -24,9 +24,6 @@ struct ArrayInputs : BlockSource {
   const Accumulator& a;
   const int passes;
   const bool is_far;
-  // The pass that is under way.
-  const Accumulator* pass;
-  const ReduceKernels* kernels;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
   alignas(64) double later[kTile];  // a later term of each output
@@ -66,11 +63,6 @@ struct ArrayInputs : BlockSource {
     return any;
   }
 
-  void begin_pass(bool is_last) {
-    pass = is_last ? &a : &r.table->first_passes[a.retries];
-    kernels = &pass->kernels[r.dtype];
-  }
-
   // The passes over one block of n columns, the first with `shift` as it stands. add: adds the
   // terms to lanes, and returns how many lanes there are.
   template <class Add>
@@ -80,10 +72,9 @@ struct ArrayInputs : BlockSource {
       for (int64_t k = 0; i > 0 && k < n; ++k)
         if (passes > 1 || lost[k]) shift[k] = lanes[k];
       for (int64_t k = 0; k < n && a.has_shift; ++k) shift[k] = finite_or_zero(shift[k]);
-      begin_pass(i + 1 == all_passes);
       const int64_t count = add();
-      for (int s = 0; s < pass->sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
-      if (a.settle) pass->settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
+      for (int s = 0; s < a.sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
+      if (a.settle) a.settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
     }
   }
 
@@ -109,15 +100,14 @@ struct ArrayInputs : BlockSource {
     const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
     for (int i = 0; i < all_passes; ++i, from = *results) {
       from = finite_or_zero(from);
-      begin_pass(i + 1 == all_passes);
-      std::fill_n(row, pass->sets * kLanes, -0.0);
+      std::fill_n(row, a.sets * kLanes, -0.0);
       int64_t phase = 0;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        kernels->add_terms(x + offset, m, phase, from, row);
+        r.kernels->add_terms(x + offset, m, phase, from, row);
         phase = (phase + m) % kLanes;
       });
-      for (int s = 0; s < pass->sets; ++s) r.table->fold(row + s * kLanes, kLanes, 1);
-      pass->settle(&from, row, kLanes, terms, 1, results, kPitch);
+      for (int s = 0; s < a.sets; ++s) r.table->fold(row + s * kLanes, kLanes, 1);
+      a.settle(&from, row, kLanes, terms, 1, results, kPitch);
     }
   }
 
@@ -159,7 +149,7 @@ struct ArrayInputs : BlockSource {
     settle(terms, n, [&] {
       for_outputs([&](const char* x, int64_t done, int64_t m) {
         if (is_folded)
-          (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
+          (is_short ? r.kernels->short_rows : r.kernels->few_rows)[terms - 1](
               x, offsets, m, shift + done, lanes + done, kPitch);
         else if (is_wide)
           wide(x, n, terms);
@@ -167,7 +157,7 @@ struct ArrayInputs : BlockSource {
           narrow(x, n, terms);
         else
           for (int64_t i = 0; i < terms; ++i)
-            kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+            r.kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
       });
       return is_folded ? int64_t{1} : terms;
     });
@@ -183,7 +173,7 @@ struct ArrayInputs : BlockSource {
         const int64_t first = band + lane, ahead = lane + kLanesAhead;
         const int64_t next = ahead < kLanes ? band + ahead : band + kFloatBand + ahead - kLanes;
         const int64_t beyond = is_far && next < terms ? offsets[next] - offsets[first] : 0;
-        kernels->add_rows(x, offsets + first, kLanes, ceil_div(height - lane, kLanes), n, shift,
+        r.kernels->add_rows(x, offsets + first, kLanes, ceil_div(height - lane, kLanes), n, shift,
                           lanes + lane * n, kPitch, band == 0, beyond);
       }
     }
@@ -200,7 +190,7 @@ struct ArrayInputs : BlockSource {
 
   void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
                 bool fresh) {
-    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh, 0);
+    r.kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh, 0);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {

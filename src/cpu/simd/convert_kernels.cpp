@@ -60,6 +60,15 @@ void round_all(const char* from, char* to, int64_t n) {
 }
 
 template <class T>
+void add(const char* from, const char* bias, const char* residual, char* to, int64_t n) {
+  const T *x = pointer<T>(from), *b = pointer<T>(bias);
+  const T* r = pointer<T>(residual);
+  T* z = pointer<T>(to);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) z[i] = (x[i] + b[i]) + r[i];
+}
+
+template <class T>
 void plus(const char* from, const char* other, char* to, int64_t n) {
   const T *x = pointer<T>(from), *z = pointer<T>(other);
   T* y = pointer<T>(to);
@@ -85,6 +94,7 @@ const ConvertKernels convert_kernels = {
      {from_compute_all<float, false>, from_compute_all<float, true>},
      {from_compute_all<double, false>, from_compute_all<double, true>}},
     round_all,
+    {add<float>, add<double>},
     {plus<float>, plus<double>},
     {fill<float>, fill<double>},
     store_nontemporal,

@@ -27,6 +27,10 @@ struct ConvertKernels {
   // y OUT (n), float = x IN (n), double, rounded.
   void (*round)(const char* x, char* y, int64_t n);
 
+  // z OUT (n) = (x IN (n) + bias IN (n)) + residual IN (n), of float or of double; z is x, residual
+  // or neither.
+  void (*add[2])(const char* x, const char* bias, const char* residual, char* z, int64_t n);
+
   // y OUT (n) = x IN (n) + other IN (n), of float or of double; any of them may be one array.
   void (*plus[2])(const char* x, const char* other, char* y, int64_t n);
 
