@@ -18,11 +18,17 @@ template <class T>
 void reverse_row(char* to, const char* from, int64_t n) {
   constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
   typedef T Several __attribute__((vector_size(kBytes)));
+  typedef uint32_t Words __attribute__((vector_size(kBytes)));
 #pragma GCC unroll 4
   for (; n >= kCount; n -= kCount, to += kBytes, from -= kBytes) {
     Several v, reversed;
     memcpy(&v, from - kBytes + sizeof(T), kBytes);
-    for (int i = 0; i < kCount; ++i) reversed[i] = v[kCount - 1 - i];
+    if constexpr (sizeof(T) == sizeof(uint16_t)) {  // GCC would insert them one by one
+      const Words w = (Words)v, pairs = {w[3], w[2], w[1], w[0]};
+      reversed = (Several)(pairs << 16 | pairs >> 16);
+    } else {
+      for (int i = 0; i < kCount; ++i) reversed[i] = v[kCount - 1 - i];
+    }
     memcpy(to, &reversed, kBytes);
   }
   for (; n > 0; --n, to += sizeof(T), from -= sizeof(T)) memcpy(to, from, sizeof(T));

@@ -66,11 +66,7 @@ struct Squares : BlockSource {
       s.kernels->plus[s.compute_item == sizeof(double)](from, from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
-    if (terms < kReduceBlock) {
-      r.kernels->end_segment(&open, terms);
-      r.table->fold(open.lanes[0], kLanes, 1);
-      sum = *open.lanes[0];
-    }
+    if (terms < kReduceBlock) r.kernels->end_segment(&open, terms, &sum, 1);
     return {&sum, nullptr, 1};
   }
 };

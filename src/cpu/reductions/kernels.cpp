@@ -541,15 +541,15 @@ FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, Op
 }
 
 template <class A, class T>
-void end_segment(OpenBlock* open, int64_t at) {
+void end_segment(OpenBlock* open, int64_t at, double* results, int64_t pitch) {
+  Lanes<A, T> lanes;
+  lanes.read(open->lanes[0]);
   if constexpr (kAddsFloats<A, T>) {
-    if (at % kFloatBand == 0) return;
-    Lanes<A, T> lanes;
-    lanes.read(open->lanes[0]);
     bool is_plain = true;
-    lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
-    lanes.write(open->lanes[0]);
+    if (at % kFloatBand)
+      lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
   }
+  lanes.settle(A::kHasShift ? open->shift : 0.0, at, results, pitch);
 }
 template <class A, class T>
 void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
@@ -663,18 +663,12 @@ constexpr int kRowsAtOnce = 8;
 template <class A, int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
                          int64_t pitch, int64_t ahead) {
-  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = kVector;
   const double one = hidden_one();
   int64_t c = add_without_nan<A, kRows, fresh>(x, columns, one, shift, lanes, pitch, ahead);
-  if (ahead) {
-    for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
-      prefetch_rows<kRows>(x, c, ahead);
-      for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
-        add_column<A, Vector, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
-    }
-  }
-  for (; c + kWidth <= columns; c += kWidth)
+  for (; c + kVector <= columns; c += kVector) {
+    if (ahead && c % int64_t(kCacheLine / sizeof(T)) == 0) prefetch_rows<kRows>(x, c, ahead);
     add_column<A, Vector, kRows, fresh>(x, c, one, shift, lanes, pitch);
+  }
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
@@ -809,32 +803,6 @@ constexpr bool kSharesDoubles = false;
   }
 }
 
-template <int n, class A, class T>
-void few_rows(const char* x, const int64_t* offsets, int64_t columns, const double* shift,
-              double* lanes, int64_t pitch) {
-  if constexpr (kSharesDoubles<T>)
-    return by_way_of_doubles(few_rows<n, A, double>, widen_each<T>, sizeof(T), n, x, offsets,
-                             columns, shift, lanes, pitch);
-  const T* row[n];
-  for (int i = 0; i < n; ++i) row[i] = reinterpret_cast<const T*>(x + offsets[i]);
-  int64_t c = 0;
-  for (; c + kVector <= columns; c += kVector) {
-    Vector terms[n];
-#pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) {
-      prefetch_far(row[i] + c, kAhead);
-      terms[i] = load(row[i] + c);
-    }
-    fold_few<A>(terms, c, shift, lanes, pitch);
-  }
-  for (; c < columns; ++c) {
-    double terms[n];
-#pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) terms[i] = to_double(row[i][c]);
-    fold_few<A>(terms, c, shift, lanes, pitch);
-  }
-}
-
 template <class A, int n, size_t... k>
 FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double* shift,
                                double* lanes, int64_t pitch, std::index_sequence<k...>) {
@@ -842,26 +810,36 @@ FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double*
   fold_few<A>(terms, i, shift, lanes, pitch);
 }
 
-// By whole vectors and shuffles, which is faster than what GCC 12 makes of a loop over the rows.
-template <int n, class A, class T>
-void short_rows(const char* from, const int64_t*, int64_t count, const double* shift, double* lanes,
-                int64_t pitch) {
+// Outputs of n terms, down columns or along short rows: the latter by whole vectors and shuffles,
+// which is faster than what GCC 12 makes of a loop over the rows.
+template <int n, bool are_short_rows, class A, class T>
+void few(const char* from, const int64_t* offsets, int64_t outputs, const double* shift,
+         double* lanes, int64_t pitch) {
   if constexpr (kSharesDoubles<T>)
-    return by_way_of_doubles(short_rows<n, A, double>, widen_each<T>, sizeof(T), n, from, nullptr,
-                             count, shift, lanes, pitch);
-  const T* x = reinterpret_cast<const T*>(from);
+    return by_way_of_doubles(few<n, are_short_rows, A, double>, widen_each<T>, sizeof(T), n, from,
+                             are_short_rows ? nullptr : offsets, outputs, shift, lanes, pitch);
+  const T* const x = reinterpret_cast<const T*>(from);
+  const T* column[n];
+  for (int k = 0; k < n && !are_short_rows; ++k)
+    column[k] = reinterpret_cast<const T*>(from + offsets[k]);
   int64_t i = 0;
-  for (; i + kVector <= count; i += kVector, x += n * kVector) {
-    Vector rows[n];
+  for (; i + kVector <= outputs; i += kVector) {
+    Vector terms[n];
+    if (are_short_rows) prefetch<n * kVector>(x + i * n, kAhead);
 #pragma GCC unroll 8
-    for (int m = 0; m < n; ++m) rows[m] = load(x + m * kVector);
-    prefetch<n * kVector>(x, kAhead);
-    fold_every_row<A>(rows, i, shift, lanes, pitch, std::make_index_sequence<n>());
+    for (int k = 0; k < n; ++k) {
+      if (!are_short_rows) prefetch_far(column[k] + i, kAhead);
+      terms[k] = load(are_short_rows ? x + i * n + k * kVector : column[k] + i);
+    }
+    if constexpr (are_short_rows)
+      fold_every_row<A>(terms, i, shift, lanes, pitch, std::make_index_sequence<n>());
+    else
+      fold_few<A>(terms, i, shift, lanes, pitch);
   }
-  for (; i < count; ++i, x += n) {
+  for (; i < outputs; ++i) {
     double terms[n];
 #pragma GCC unroll 8
-    for (int k = 0; k < n; ++k) terms[k] = to_double(x[k]);
+    for (int k = 0; k < n; ++k) terms[k] = to_double(are_short_rows ? x[i * n + k] : column[k][i]);
     fold_few<A>(terms, i, shift, lanes, pitch);
   }
 }
@@ -966,12 +944,12 @@ constexpr decltype(ReduceKernels::add_terms) of_phases() {
 
 }  // namespace
 
-#define FASTACT_FEW(f, A, T) \
-  {f<1, A, T>, f<2, A, T>, f<3, A, T>, f<4, A, T>, f<5, A, T>, f<6, A, T>, f<7, A, T>, f<8, A, T>}
-#define FASTACT_ROWS(A, T)                                                                         \
-  add_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
-      spread<A, T>
-#define FASTACT_REDUCE(A, T)                                   \
+#define FASTACT_FEW(is, A, T)                                              \
+  {few<1, is, A, T>, few<2, is, A, T>, few<3, is, A, T>, few<4, is, A, T>, \
+   few<5, is, A, T>, few<6, is, A, T>, few<7, is, A, T>, few<8, is, A, T>}
+#define FASTACT_ROWS(A, T) \
+  add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T), spread<A, T>
+#define FASTACT_REDUCE(A, T) \
   {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, end_segment<A, T>, FASTACT_ROWS(A, T)}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \

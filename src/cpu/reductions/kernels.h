@@ -134,8 +134,8 @@ struct ReduceKernels {
   void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
                       double* results, int64_t pitch, int64_t stride);
 
-  // The terms that `open` IN/OUT, of `at` terms, holds in its band: onto its lanes.
-  void (*end_segment)(OpenBlock* open, int64_t at);
+  // results OUT [sets][pitch]: of an unfinished block of `at` terms.
+  void (*end_segment)(OpenBlock* open, int64_t at, double* results, int64_t pitch);
 
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
   // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,

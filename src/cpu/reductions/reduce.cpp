@@ -458,7 +458,8 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     const bool is_one_pass = r->accumulator->passes[dtype] == 1 && !r->accumulator->retries;
     r->is_dense = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    const bool is_read_ahead = is_long && is_unit && is_one_run && (is_whole || r->terms.size >= kLongTail);
+    const bool is_read_ahead =
+        is_long && is_unit && is_one_run && (is_whole || r->terms.size >= kLongTail);
     r->layout = is_read_ahead                 ? Reducer::kBlocks
                 : has_segments && is_one_pass ? Reducer::kSegments
                                               : Reducer::kRows;
@@ -512,7 +513,8 @@ void set_moments(Reducer* r, const MomentsCall& call) {
 void prepare(Reducer* r, const KernelTable& table, const MomentsCall& call) {
   const ArrayArgument &x = call.x(), &y = call.model();
   const Accumulation of_valid = call.of_m2 == kNothing ? kValidMean : kValidMoments;
-  prepare(r, table.reduce, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype, false);
+  prepare(r, table.reduce, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype,
+          false);
   set_moments(r, call);
 }
 

@@ -163,8 +163,8 @@ struct ArrayInputs : BlockSource {
     });
   }
 
-  // Adds rows in bands, so that memory is read nearly in its own order: a lane takes all its rows of
-  // a band at once.
+  // Adds rows in bands, so that memory is read nearly in its own order: a lane takes all its rows
+  // of a band at once.
   void wide(const char* x, int64_t n, int64_t terms) {
     constexpr int64_t kLanesAhead = 2;
     for (int64_t band = 0; band < terms; band += kFloatBand) {
@@ -174,7 +174,7 @@ struct ArrayInputs : BlockSource {
         const int64_t next = ahead < kLanes ? band + ahead : band + kFloatBand + ahead - kLanes;
         const int64_t beyond = is_far && next < terms ? offsets[next] - offsets[first] : 0;
         r.kernels->add_rows(x, offsets + first, kLanes, ceil_div(height - lane, kLanes), n, shift,
-                          lanes + lane * n, kPitch, band == 0, beyond);
+                            lanes + lane * n, kPitch, band == 0, beyond);
       }
     }
   }
@@ -200,8 +200,7 @@ struct ArrayInputs : BlockSource {
         r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(most, terms - done);
-      if (r.is_dense)
-        gather(stage, x + offsets[0] + done * last_stride(r.terms), step, m * n);
+      if (r.is_dense) gather(stage, x + offsets[0] + done * last_stride(r.terms), step, m * n);
       for (int64_t i = 0; i < m && !r.is_dense; ++i)
         gather(stage + i * n * r.item, x + offsets[done + i], step, n);
       dense(stage, n, m, done == 0);
