@@ -30,8 +30,8 @@
 // 48 MiB.
 //
 // An accumulator with a shift reads the first term of a block before the block (of columns: the
-// first row). One that takes two passes reads each block twice, first for the mean alone, and never
-// goes by segments.
+// first row). One that takes two passes reads each block twice, then with the mean as its shift,
+// and never goes by segments.
 //
 // Terms that run backwards are added in the order of their axis, not of memory: they are gathered
 // first, as all are that are not contiguous.
