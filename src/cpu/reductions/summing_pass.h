@@ -47,9 +47,9 @@ void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, ch
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
 // adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
-// Op::takes_rows(), Op::compute_rows(rows, count, column, n, lane, fresh) computes n columns of
-// several rows, all of one lane, and adds them to it (n numbers of each sum), one row after the
-// other; fresh: the lane is written, not read.
+// Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns of
+// `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
+// one row after the other; fresh: the lane is written, not read.
 template <class Op>
 struct SummingPass : Op, BlockSource {
   static constexpr int kSums = Op::kSums;
@@ -150,15 +150,13 @@ struct SummingPass : Op, BlockSource {
   void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     if constexpr (Op::kTakesRows) {
       for (int64_t done = 0; done < terms; done += kMostRows * kLanes) {
-        const int64_t lane_count = std::min<int64_t>(terms - done, kLanes);
-        for (int64_t j = 0; j < lane_count; ++j) {
-          const int64_t lane = turned(j, lane_count, first);
-          int64_t rows[kMostRows], row_count = 0;
-          for (int64_t i = done + lane; i < terms && row_count < kMostRows; i += kLanes)
-            rows[row_count++] = term + i;
+        const int64_t band = std::min(terms - done, kMostRows * kLanes);
+        for (int64_t j = 0; j < std::min<int64_t>(band, kLanes); ++j) {
+          const int64_t lane = turned(j, std::min<int64_t>(band, kLanes), first);
           double* to[kSums];
           for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + lane * n;
-          Op::compute_rows(rows, row_count, first, n, to, done == 0);
+          Op::compute_rows(term + done + lane, ceil_div(band - lane, kLanes), first, n, to,
+                           done == 0);
         }
       }
     }
