@@ -22,7 +22,7 @@ int64_t sum_workspace(const SumCall& call, const KernelTable* kernels) {
 void sum(const SumCall& call, Execution* execution) {
   if (is_empty(call.y)) return;
   if (!is_empty(call.x))
-    run_planned(reduce_partition, call, call.x, execution);
+    reduce_planned(reduce_partition, call, call.x, execution);
   else if (!call.accumulate)
     fill(call.y, 0 + call.initial);
 }
@@ -96,7 +96,7 @@ int64_t square_workspace(const SquareCall& call, const KernelTable* kernels) {
 
 void square_value_and_grad(const SquareCall& call, Execution* execution) {
   if (is_empty(call.x)) return fill(call.y, 0);
-  run_planned(square_partition, call, call.x, execution);
+  reduce_planned(square_partition, call, call.x, execution);
 }
 
 void broadcast(const BroadcastCall& call, const KernelTable* kernels) noexcept {
@@ -128,8 +128,9 @@ void run_and_warn(const MomentsCall& call, Execution* execution, Run run) {
 
 void moments(const MomentsCall& call, Execution* execution) {
   run_and_warn(call, execution, [&](int* is_degenerate) {
-    needs_weights(call) ? run_weighted(call, execution, is_degenerate)
-                        : run_planned(reduce_partition, call, call.x(), execution, is_degenerate);
+    needs_weights(call)
+        ? run_weighted(call, execution, is_degenerate)
+        : reduce_planned(reduce_partition, call, call.x(), execution, is_degenerate);
   });
 }
 

@@ -562,7 +562,7 @@ int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels) 
 }
 
 void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate) {
-  run_planned(weighted_partition, call, call.x(), execution, is_degenerate);
+  reduce_planned(weighted_partition, call, call.x(), execution, is_degenerate);
 }
 
 bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels) {

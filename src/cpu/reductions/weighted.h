@@ -71,8 +71,8 @@ int64_t planned_workspace(const Call& call, const ArrayArgument& x, const Kernel
   return workspace_size(&plan);
 }
 template <class Plan, class Call>
-void run_planned(void (*partition)(const Plan*, int64_t, int64_t), const Call& call,
-                 const ArrayArgument& x, Execution* execution, int* is_degenerate = nullptr) {
+void reduce_planned(void (*partition)(const Plan*, int64_t, int64_t), const Call& call,
+                    const ArrayArgument& x, Execution* execution, int* is_degenerate = nullptr) {
   Plan plan;
   prepare(&plan, *execution->kernels, call);
   plan.is_degenerate = is_degenerate;
