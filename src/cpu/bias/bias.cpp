@@ -160,11 +160,12 @@ struct BiasBackward : BiasChunks {
     return all;
   }
 
-  void compute_rows(const int64_t* rows, int64_t row_count, int64_t column, int64_t n,
-                    double* const* lane, bool fresh) {
+  void compute_rows(int64_t row, int64_t row_count, int64_t column, int64_t n, double* const* lane,
+                    bool fresh) {
     char* at[BiasCall::kOut + 1][kMostRows];
     for (int k : {BiasCall::kDy, BiasCall::kX, BiasCall::kOut})
-      for (int64_t i = 0; i < row_count; ++i) at[k][i] = s.row(k, rows[i]) + column * s.item;
+      for (int64_t i = 0; i < row_count; ++i)
+        at[k][i] = s.row(k, row + i * kLanes) + column * s.item;
     act.kernels->backward_rows[act.activation][s.dtype](
         at[BiasCall::kDy], at[BiasCall::kX], bias.values_at(column, n), at[BiasCall::kOut],
         row_count, n, act.parameters, lane[0], fresh);

@@ -182,7 +182,7 @@ class GateBiasSums : public BlockSource {
       for (int64_t i = 0; i < rows; ++i) at[i] = g.offset(s, row + i * kLanes);
       r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
                           is_whole && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
-                          lane + position * n, 0, fresh);
+                          lane + position * n, 0, fresh, 0);
     }
   }
 
@@ -201,7 +201,7 @@ class GateBiasSums : public BlockSource {
               tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
           r.kernels->add_rows(start, &at, 1, 1, n, nullptr,
                               lane + ((i + j) % kLanes * g.biases + position) * n, 0,
-                              i + j < kLanes);
+                              i + j < kLanes, 0);
         }
       }
     }

@@ -16,23 +16,15 @@ namespace fastact {
 namespace {
 
 int64_t sum_workspace(const SumCall& call, const KernelTable* kernels) {
-  if (is_empty(call.y) || resolve_threads(size_of(call.x)) == 1) return 0;
-  Reducer reducer;
-  prepare(&reducer, kernels->reduce, call);
-  return workspace_size(&reducer);
+  return planned_workspace<Reducer>(call, call.x, kernels);
 }
 
 void sum(const SumCall& call, Execution* execution) {
-  const int64_t size = size_of(call.x);
   if (is_empty(call.y)) return;
-  if (size == 0) {
-    if (!call.accumulate) fill(call.y, 0 + call.initial);
-    return;
-  }
-  const int threads = resolve_threads(size);
-  Reducer reducer;
-  prepare(&reducer, execution->kernels->reduce, call);
-  run_reduction(&reducer, reduce_partition, execution->workspace, execution->bytes, threads);
+  if (!is_empty(call.x))
+    reduce_planned(reduce_partition, call, call.x, execution);
+  else if (!call.accumulate)
+    fill(call.y, 0 + call.initial);
 }
 
 void sum_backward(const SumBackwardCall& call, const KernelTable* kernels) noexcept {
@@ -74,22 +66,18 @@ struct Squares : BlockSource {
       s.kernels->plus[s.compute_item == sizeof(double)](from, from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
-    if (terms < kReduceBlock) {
-      r.kernels->end_segment(&open, terms);
-      r.table->fold_each(open.lanes[0], 0, 1, &sum);
-    }
+    if (terms < kReduceBlock) r.kernels->end_segment(&open, terms, &sum, 1);
     return {&sum, nullptr, 1};
   }
 };
 
-void prepare(SquareGrad* square, const KernelTable* table, const SquareCall& call) {
+void prepare(SquareGrad* square, const KernelTable& table, const SquareCall& call) {
   const int dtype = call.x.dtype;
   const Operand arrays[] = {call.x, call.grad};
-  plan_operands(&square->operands, table->convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
+  plan_operands(&square->operands, table.convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
   Reducer* r = square;
-  set_accumulator(r, table->reduce, kSquare, dtype);
+  set_accumulator(r, table.reduce, kSquare, dtype);
   r->terms.size = square->operands.size();
-  r->accumulate = false;
   set_output(r, call.y.data, dtype,
              reinterpret_cast<uintptr_t>(call.y.data) % uintptr_t(item_size(dtype)) == 0);
   r->layout = Reducer::kRows;
@@ -103,18 +91,12 @@ void square_partition(const SquareGrad* square, int64_t index, int64_t partition
 }
 
 int64_t square_workspace(const SquareCall& call, const KernelTable* kernels) {
-  if (resolve_threads(size_of(call.x)) == 1) return 0;
-  SquareGrad square;
-  prepare(&square, kernels, call);
-  return workspace_size(&square);
+  return planned_workspace<SquareGrad>(call, call.x, kernels);
 }
 
 void square_value_and_grad(const SquareCall& call, Execution* execution) {
   if (is_empty(call.x)) return fill(call.y, 0);
-  const int threads = resolve_threads(size_of(call.x));
-  SquareGrad square;
-  prepare(&square, execution->kernels, call);
-  run_reduction(&square, square_partition, execution->workspace, execution->bytes, threads);
+  reduce_planned(square_partition, call, call.x, execution);
 }
 
 void broadcast(const BroadcastCall& call, const KernelTable* kernels) noexcept {
@@ -130,11 +112,8 @@ void fill_one(const FillCall& call, const KernelTable*) noexcept {
 bool needs_weights(const MomentsCall& call) { return call.is_weighted() || call.x().dtype > kF64; }
 
 int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels) {
-  if (resolve_threads(size_of(call.x())) == 1) return 0;
-  if (needs_weights(call)) return weighted_workspace(call, kernels);
-  Reducer reducer;
-  prepare(&reducer, kernels->reduce, call);
-  return workspace_size(&reducer);
+  return needs_weights(call) ? weighted_workspace(call, kernels)
+                             : planned_workspace<Reducer>(call, call.x(), kernels);
 }
 
 // Runs run(is_degenerate), and warns of results that have no weights, or too few elements.
@@ -149,12 +128,9 @@ void run_and_warn(const MomentsCall& call, Execution* execution, Run run) {
 
 void moments(const MomentsCall& call, Execution* execution) {
   run_and_warn(call, execution, [&](int* is_degenerate) {
-    if (needs_weights(call)) return run_weighted(call, execution, is_degenerate);
-    const int threads = resolve_threads(size_of(call.x()));
-    Reducer reducer;
-    prepare(&reducer, execution->kernels->reduce, call);
-    reducer.is_degenerate = is_degenerate;
-    run_reduction(&reducer, reduce_partition, execution->workspace, execution->bytes, threads);
+    needs_weights(call)
+        ? run_weighted(call, execution, is_degenerate)
+        : reduce_planned(reduce_partition, call, call.x(), execution, is_degenerate);
   });
 }
 

@@ -226,12 +226,12 @@ struct GroupedInputs {
 
   // Returns what the rounding of a mean lost, of a run of n doubles; `count` are not skipped.
   double lost_by_mean(const char* from, int64_t n, double count, double mean) const {
-    alignas(64) double lanes[2 * kLanes];
-    std::fill_n(lanes, 2 * kLanes, -0.0);
-    r.table->first_passes[g.skips].kernels[kF64].add_terms(from, n, 0, mean, lanes);
-    double sum;
-    r.table->fold_each(lanes, kLanes, 1, &sum);
-    return sum / count;
+    alignas(64) double lanes[kMostSets * kLanes];
+    std::fill_n(lanes, kMostSets * kLanes, -0.0);
+    const int what = g.skips ? kValidMoments : kMoments;
+    r.table->accumulators[what].kernels[kF64].add_terms(from, n, 0, mean, lanes);
+    r.table->fold(lanes, kLanes, 1);
+    return *lanes / count;
   }
 
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {

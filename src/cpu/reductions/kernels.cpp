@@ -45,8 +45,6 @@ FASTACT_HD V unless_skipped(V x, V value) {
 //   first       a lane of one term
 //   Plain       the accumulator that does the same to terms without NaN, faster; void: none. Where
 //               it has a set less, that is the count.
-//   First       of one that may pass over a block twice: the accumulator of the first pass, whose
-//               first result is the shift of the second one
 //   settle      the results of n terms from their folded lanes
 //   merge       as in Accumulator
 
@@ -98,15 +96,14 @@ struct Sum {
 };
 using ValidMean = Sum<Itself, true>;
 
-// Sums of d = x - shift and, for moments (kSquares), of d^2; the mean alone has the same bits. With
-// kSkips those of terms that are not NaN, and their number, which is the last set. Of converted
+// Sums of d = x - shift and of d^2; with kSkips those of terms that are not NaN, and their number,
+// which is the last set. Of converted
 // terms d is a multiply-add, in the pipes that conversion and addition leave idle
 // (simd/accumulators.h): with 1 and -shift.
-template <bool kSkips, bool kSquares>
+template <bool kSkips>
 struct Shifted {
-  using Plain = std::conditional_t<kSkips, Shifted<false, kSquares>, void>;
-  using First = Shifted<kSkips, false>;
-  static constexpr int kCount = kSquares ? 2 : 1, kSets = kSkips ? kCount + 1 : kCount;
+  using Plain = std::conditional_t<kSkips, Shifted<false>, void>;
+  static constexpr int kCount = 2, kSets = kSkips ? kCount + 1 : kCount;
   static constexpr bool kHasShift = true, kRetries = kSkips;
   template <class T>
   static constexpr int kPasses = sizeof(T) == sizeof(double) ? 2 : 1;
@@ -119,7 +116,7 @@ struct Shifted {
       const V d =
           unless_skipped<kSkips>(x, is_converted<T> ? add_converted(x, one, minus) : x + minus);
       lane[0] += d;
-      if constexpr (kSquares) lane[1] = madd(d, d, lane[1]);
+      lane[1] = madd(d, d, lane[1]);
       if constexpr (kSkips) lane[kCount] += unless_skipped<kSkips>(x, one);
     }
     FASTACT_HD V neutral() const { return kSkips ? V{} + __builtin_nan("") : -minus; }
@@ -127,7 +124,7 @@ struct Shifted {
   template <class V>
   static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
     lane[0] = unless_skipped<kSkips>(x, x - shift);
-    if constexpr (kSquares) lane[1] = lane[0] * lane[0];
+    lane[1] = lane[0] * lane[0];
     if constexpr (kSkips) lane[kCount] = unless_skipped<kSkips>(x, V{} + 1);
   }
   // No terms give 0.
@@ -135,14 +132,11 @@ struct Shifted {
                                 double* result, int64_t to_pitch) {
     const double count = kSkips ? lane[kCount * pitch] : double(n);
     const bool has_terms = !kSkips || count > 0;
-    double mean, m2 = 0;
-    if constexpr (kSquares)
-      moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
-    else
-      mean = mean_of_sum(shift, lane[0], count);
+    double mean, m2;
+    moments_of_sums(shift, lane[0], lane[pitch], count, &mean, &m2);
     result[0] = has_terms ? mean : 0.0;
-    if constexpr (kSquares) result[to_pitch] = has_terms ? m2 : 0.0;
-    if constexpr (kSkips && kSquares) result[kCount * to_pitch] = count + 0.0;
+    result[to_pitch] = has_terms ? m2 : 0.0;
+    if constexpr (kSkips) result[kCount * to_pitch] = count + 0.0;
   }
 
   template <bool has_errors>
@@ -173,10 +167,8 @@ struct Shifted {
     }
   }
 };
-using ShiftedMean = Shifted<false, false>;
-using ShiftedMoments = Shifted<false, true>;
-using ValidShiftedMean = Shifted<true, false>;
-using ValidMoments = Shifted<true, true>;
+using ShiftedMoments = Shifted<false>;
+using ValidMoments = Shifted<true>;
 
 // Squares of norms: a result of 16 bits is float32's, rounded.
 struct SquaresInDouble : Sum<Square> {};
@@ -361,15 +353,11 @@ struct Lanes {
     for (int k = 0; k < kCount; ++k) write_lane(v[k], lanes + k * kWidth, kLanes);
   }
 
-  // n terms, from lane 0 on. Backward, each lies before the one before it: of these, whole rounds
-  // alone, and lane 0 is the last of `v`. Terms `ahead` bytes later are prefetched; 0: none are.
-  template <bool backward>
+  // Adds n terms, from lane 0 on. Terms `ahead` bytes later are prefetched; 0: none are.
   FASTACT_HD void add(const T* x, int64_t n, double shift, int64_t ahead) {
-    constexpr int64_t kStep = backward ? -kLanes : kLanes;
     const Adder add_terms(V{} + hidden_one(), V{} + shift);
-    const int64_t rest = backward ? 0 : n % kLanes;
-    if (backward) x -= kLanes - 1;
-    const T* const end = x + n / kLanes * kStep;
+    const int64_t rest = n % kLanes;
+    const T* const end = x + (n - rest);
 #pragma GCC unroll 4
     for (int group = 0; group < kCount; group += kGroup) {
       V lane[kGroup][kSets], terms;
@@ -378,8 +366,8 @@ struct Lanes {
 #pragma GCC unroll 4
         for (int s = 0; s < kSets; ++s) lane[k][s] = v[group + k][s];
       const bool prefetches = ahead != 0 && group == 0;
-      for (const T* at = x; at != end; at += kStep) {
-        if (prefetches) prefetch_lanes(at, backward ? -ahead : ahead);
+      for (const T* at = x; at != end; at += kLanes) {
+        if (prefetches) prefetch_lanes(at, ahead);
 #pragma GCC unroll 16
         for (int k = 0; k < kGroup; ++k) {
           load_to(terms, at + (group + k) * kWidth);
@@ -407,24 +395,16 @@ struct Lanes {
   }
 
   // Adds n terms from lane 0 on in bands, where terms are added in float.
-  template <bool backward>
   FASTACT_HD void add_bands(const T* x, int64_t n, int64_t ahead, bool& is_plain) {
-    for (; !backward && n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
+    for (; n >= kFloatBand; n -= kFloatBand, x += kFloatBand) {
       if (ahead)
         for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x + i, ahead);
       add_band(x, kFloatTerms, is_plain);
     }
+    if (n == 0) return;
     alignas(64) T held[kFloatBand];
-    for (int64_t m; n > 0; n -= m, x += backward ? -m : m) {
-      m = n < kFloatBand ? n : kFloatBand;
-      if (backward && ahead)
-        for (int64_t i = 0; i < kFloatBand; i += kLanes) prefetch_lanes(x - i, -ahead);
-      if (backward)
-        reverse_terms(x, m, held);
-      else
-        memcpy(held, x, m * sizeof(T));
-      add_held(held, m, is_plain);
-    }
+    memcpy(held, x, n * sizeof(T));
+    add_held(held, n, is_plain);
   }
   // n <= kFloatBand terms, in memory of whole rounds of the lanes.
   FASTACT_HD void add_held(T* held, int64_t n, bool& is_plain) {
@@ -440,35 +420,20 @@ struct Lanes {
       add_floats<A, T>([&](int i) FASTACT_INLINED { return x + i * kLanes + k * kFloats; }, rounds,
                        is_plain, v[2 * k], v[2 * k + 1]);
   }
-  static FASTACT_HD void reverse_terms(const T* x, int64_t n, T* to) {
-    const auto* from = reinterpret_cast<const uint16_t*>(x);
-    auto* made = reinterpret_cast<uint16_t*>(to);
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) made[i] = from[-i];
-  }
-
   static FASTACT_HD void prefetch_lanes(const T* x, int64_t ahead) {
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kLanes; i += kCacheLine / sizeof(T)) prefetch_far(x + i, ahead);
   }
 
-  // Each set of lanes, as vectors.
-  template <class Visit>
-  FASTACT_HD void for_sets(Visit visit) {
+  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) const {
+    double folded[kSets];
 #pragma GCC unroll 4
     for (int s = 0; s < kSets; ++s) {
       V set[kCount];
 #pragma GCC unroll 16
       for (int k = 0; k < kCount; ++k) set[k] = v[k][s];
-      visit(s, set);
-#pragma GCC unroll 16
-      for (int k = 0; k < kCount; ++k) v[k][s] = set[k];
+      folded[s] = fold_vectors(set);
     }
-  }
-
-  FASTACT_HD void settle(double shift, int64_t n, double* result, int64_t pitch) {
-    double folded[kSets];
-    for_sets([&](int s, V(&set)[kCount]) FASTACT_INLINED { folded[s] = fold_vectors(set); });
     A::settle(shift, folded, 1, n, result, pitch);
   }
 };
@@ -495,65 +460,52 @@ void add_terms(const char* from, int64_t n, int64_t phase, double shift, double*
   if (head == n) return;
   Lanes<A, T> lanes;
   lanes.read(memory);
-  lanes.template add<false>(x + head, n - head, shift, 0);
+  lanes.add(x + head, n - head, shift, 0);
   lanes.write(memory);
 }
 
-// The shift of a block of n terms, which lie `step` elements apart. One that retries has it at the
-// first finite one of its first terms; NaN: there is none among them.
+// The shift of a block of n terms. One that retries has it at the first finite one of its first
+// terms; NaN: there is none among them.
 template <class A, class T>
-FASTACT_HD double first_shift(const T* x, int64_t n, int64_t step) {
+FASTACT_HD double first_shift(const T* x, int64_t n) {
   if (!A::kHasShift) return 0.0;
   if (!A::kRetries) return finite_or_zero(to_double(*x));
   for (int64_t i = 0; i < n && i < kShiftTerms; ++i)
-    if (is_finite(to_double(x[i * step]))) return to_double(x[i * step]);
+    if (is_finite(to_double(x[i]))) return to_double(x[i]);
   return __builtin_nan("");
 }
 
-// A whole block. Backward, it is read from its end, as it lies in memory; the lanes are reversed
-// once. (To gather the terms in the other direction first is slower.)
-template <class A, bool backward, class T>
+template <class A, class T>
 FASTACT_HD void one_pass(const T* x, int64_t n, double shift, int64_t ahead, bool& is_plain,
                          double* result, int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.clear();
-  if constexpr (kAddsFloats<A, T>) {
-    lanes.template add_bands<backward>(x, n, ahead, is_plain);
-    return lanes.settle(shift, n, result, pitch);
-  }
-  lanes.template add<backward>(x, n, shift, ahead);
-  if (backward) {
-    lanes.for_sets([](int, auto& set) FASTACT_INLINED { reverse_vectors(set); });
-    if (const int64_t rest = n % kLanes) {
-      const typename A::template Adder<T, double> add_one(1, shift);
-      double memory[A::kSets * kLanes];
-      lanes.write(memory);
-      for (int64_t i = 0; i < rest; ++i)
-        add_at<A, double>(x + rest - n - i, add_one, memory + i, kLanes);
-      lanes.read(memory);
-    }
-  }
+  if constexpr (kAddsFloats<A, T>)
+    lanes.add_bands(x, n, ahead, is_plain);
+  else
+    lanes.add(x, n, shift, ahead);
   lanes.settle(shift, n, result, pitch);
 }
 
-template <class A, bool backward, class T>
+template <class A, class T>
 FASTACT_HD void one_block(const T* x, int64_t n, int64_t ahead, bool& is_plain, double* result,
                           int64_t pitch) {
-  double shift = first_shift<A>(x, n, backward ? -1 : 1);
+  double shift = first_shift<A>(x, n);
   const bool is_lost = A::kRetries && !is_finite(shift);
   if (A::kRetries) shift = finite_or_zero(shift);
   if constexpr (A::kRetries || A::template kPasses<T> > 1) {
     if (is_lost || A::template kPasses<T> > 1) {
-      one_pass<typename A::First, backward>(x, n, shift, ahead, is_plain, &shift, 1);
-      shift = finite_or_zero(shift);
+      double found[A::kSets];
+      one_pass<A>(x, n, shift, ahead, is_plain, found, 1);
+      shift = finite_or_zero(found[0]);
     }
   }
-  one_pass<A, backward>(x, n, shift, ahead, is_plain, result, pitch);
+  one_pass<A>(x, n, shift, ahead, is_plain, result, pitch);
 }
 
 // A sum that skips NaN adds up a block as if there were none. If its first result says that there
 // was one, it adds that block anew and skips them, and does so in the later blocks.
-template <class A, bool backward, class T>
+template <class A, class T>
 void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
             double* results, int64_t pitch) {
   bool is_plain = true;
@@ -561,14 +513,14 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
     const T* const x = reinterpret_cast<const T*>(from + offsets[i]);
     if constexpr (!kAddsFloats<A, T> && !std::is_void<typename A::Plain>::value) {
       using Plain = typename A::Plain;
-      if (is_plain) one_block<Plain, backward>(x, n, ahead, is_plain, results + i, pitch);
+      if (is_plain) one_block<Plain>(x, n, ahead, is_plain, results + i, pitch);
       is_plain = is_plain && results[i] == results[i];
       if (is_plain) {
         if (A::kSets > Plain::kSets) results[i + Plain::kSets * pitch] = double(n);
         continue;
       }
     }
-    one_block<A, backward>(x, n, ahead, is_plain, results + i, pitch);
+    one_block<A>(x, n, ahead, is_plain, results + i, pitch);
   }
 }
 
@@ -584,20 +536,20 @@ FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, Op
   memcpy(held + before, x, head * sizeof(T));
   bool is_plain = true;
   if (before + head == kFloatBand) lanes->add_band(held, kFloatTerms, is_plain);
-  if (n - head - rest) lanes->template add_bands<false>(x + head, n - head - rest, ahead, is_plain);
+  if (n - head - rest) lanes->add_bands(x + head, n - head - rest, ahead, is_plain);
   if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
 }
 
 template <class A, class T>
-void end_segment(OpenBlock* open, int64_t at) {
+void end_segment(OpenBlock* open, int64_t at, double* results, int64_t pitch) {
+  Lanes<A, T> lanes;
+  lanes.read(open->lanes[0]);
   if constexpr (kAddsFloats<A, T>) {
-    if (at % kFloatBand == 0) return;
-    Lanes<A, T> lanes;
-    lanes.read(open->lanes[0]);
     bool is_plain = true;
-    lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
-    lanes.write(open->lanes[0]);
+    if (at % kFloatBand)
+      lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
   }
+  lanes.settle(A::kHasShift ? open->shift : 0.0, at, results, pitch);
 }
 template <class A, class T>
 void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
@@ -608,11 +560,11 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
   for (int64_t m; n > 0; x += m, n -= m) {
     m = n < kReduceBlock - at ? n : kReduceBlock - at;
     if (m == kReduceBlock) {
-      one_block<A, false>(x, m, ahead, is_plain, results, pitch);
+      one_block<A>(x, m, ahead, is_plain, results, pitch);
       results += stride;
       continue;
     }
-    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1, 1);
+    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1);
     const double shift = A::kHasShift ? open->shift : 0.0;
     Lanes<A, T> lanes;
     if constexpr (kAddsFloats<A, T>) {
@@ -624,7 +576,7 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
       at += m;
       if (head == m && at < kReduceBlock) return;
       lanes.read(memory);
-      lanes.template add<false>(x + head, m - head, shift, ahead);
+      lanes.add(x + head, m - head, shift, ahead);
     }
     if (at == kReduceBlock) {
       lanes.settle(shift, at, results, pitch);
@@ -637,6 +589,13 @@ void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlo
 }
 
 void fold(double* lanes, int64_t count, int64_t columns) {
+  if (columns == 1 && count >= kLanes) {
+    Vector v[kVectors];
+#pragma GCC unroll 16
+    for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
+    *lanes = fold_vectors(v);
+    return;
+  }
   count = count < kLanes ? count : kLanes;
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     if (count <= half) continue;
@@ -645,15 +604,6 @@ void fold(double* lanes, int64_t count, int64_t columns) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) lanes[i] += upper[i];
     count = half;
-  }
-}
-
-void fold_each(const double* lanes, int64_t step, int64_t count, double* sums) {
-  for (int64_t i = 0; i < count; ++i, lanes += step) {
-    Vector v[kVectors];
-#pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k) v[k] = load(lanes + k * kVector);
-    sums[i] = fold_vectors(v);
   }
 }
 
@@ -713,18 +663,12 @@ constexpr int kRowsAtOnce = 8;
 template <class A, int kRows, bool fresh, class T>
 FASTACT_HD void add_some(const T* const* x, int64_t columns, const double* shift, double* lanes,
                          int64_t pitch, int64_t ahead) {
-  constexpr int64_t kPerCacheLine = kCacheLine / sizeof(T), kWidth = kVector;
   const double one = hidden_one();
   int64_t c = add_without_nan<A, kRows, fresh>(x, columns, one, shift, lanes, pitch, ahead);
-  if (ahead) {
-    for (; c + kPerCacheLine <= columns; c += kPerCacheLine) {
-      prefetch_rows<kRows>(x, c, ahead);
-      for (int64_t k = 0; k < kPerCacheLine; k += kWidth)
-        add_column<A, Vector, kRows, fresh>(x, c + k, one, shift, lanes, pitch);
-    }
-  }
-  for (; c + kWidth <= columns; c += kWidth)
+  for (; c + kVector <= columns; c += kVector) {
+    if (ahead && c % int64_t(kCacheLine / sizeof(T)) == 0) prefetch_rows<kRows>(x, c, ahead);
     add_column<A, Vector, kRows, fresh>(x, c, one, shift, lanes, pitch);
+  }
   for (; c < columns; ++c) add_column<A, double, kRows, fresh>(x, c, one, shift, lanes, pitch);
 }
 
@@ -765,11 +709,9 @@ FASTACT_HD void add_float_rows(const T* const* x, int rows, int64_t columns, dou
     memcpy(lanes + s * pitch + c, of_rest[s], (columns - c) * sizeof(double));
 }
 
-// beyond: bytes from the last rows to those that are prefetched beside them; 0: none are.
 template <class A, class T>
-void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                     int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
-                     int64_t beyond) {
+void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
+              const double* shift, double* lanes, int64_t pitch, bool fresh, int64_t beyond) {
   const T* row[kRowsAtOnce];
   static_assert(kRowsAtOnce == kFloatTerms);
   if constexpr (kAddsFloats<A, T>) {
@@ -801,30 +743,6 @@ void add_rows_before(const char* x, const int64_t* offsets, int64_t step, int64_
   add(std::integral_constant<int, kRowsAtOnce>());
   add(std::integral_constant<int, 4>());
   add(std::integral_constant<int, 1>());
-}
-
-template <class A, class T>
-void add_rows(const char* x, const int64_t* offsets, int64_t step, int64_t rows, int64_t columns,
-              const double* shift, double* lanes, int64_t pitch, bool fresh) {
-  add_rows_before<A, T>(x, offsets, step, rows, columns, shift, lanes, pitch, fresh, 0);
-}
-
-// In bands of rows, so that memory is read nearly in its own order: a lane takes all its rows of a
-// band at once.
-template <class A, class T>
-void block_of_rows(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                   const double* shift, double* lanes, int64_t pitch, bool is_far) {
-  constexpr int64_t kBand = kRowsAtOnce * kLanes, kLanesAhead = 2;
-  for (int64_t band = 0; band < rows; band += kBand) {
-    const int64_t height = rows - band < kBand ? rows - band : kBand;
-    for (int64_t lane = 0; lane < kLanes && lane < height; ++lane) {
-      const int64_t first = band + lane, later = lane + kLanesAhead;
-      const int64_t next = later < kLanes ? band + later : band + kBand + later - kLanes;
-      const int64_t beyond = is_far && next < rows ? offsets[next] - offsets[first] : 0;
-      add_rows_before<A, T>(x, offsets + first, kLanes, (height - lane + kLanes - 1) / kLanes,
-                            columns, shift, lanes + lane * columns, pitch, band == 0, beyond);
-    }
-  }
 }
 
 // Output i, or a vector of outputs, of n terms: each in a lane of its own, folded.
@@ -885,32 +803,6 @@ constexpr bool kSharesDoubles = false;
   }
 }
 
-template <int n, class A, class T>
-void few_rows(const char* x, const int64_t* offsets, int64_t columns, const double* shift,
-              double* lanes, int64_t pitch) {
-  if constexpr (kSharesDoubles<T>)
-    return by_way_of_doubles(few_rows<n, A, double>, widen_each<T>, sizeof(T), n, x, offsets,
-                             columns, shift, lanes, pitch);
-  const T* row[n];
-  for (int i = 0; i < n; ++i) row[i] = reinterpret_cast<const T*>(x + offsets[i]);
-  int64_t c = 0;
-  for (; c + kVector <= columns; c += kVector) {
-    Vector terms[n];
-#pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) {
-      prefetch_far(row[i] + c, kAhead);
-      terms[i] = load(row[i] + c);
-    }
-    fold_few<A>(terms, c, shift, lanes, pitch);
-  }
-  for (; c < columns; ++c) {
-    double terms[n];
-#pragma GCC unroll 8
-    for (int i = 0; i < n; ++i) terms[i] = to_double(row[i][c]);
-    fold_few<A>(terms, c, shift, lanes, pitch);
-  }
-}
-
 template <class A, int n, size_t... k>
 FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double* shift,
                                double* lanes, int64_t pitch, std::index_sequence<k...>) {
@@ -918,26 +810,36 @@ FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double*
   fold_few<A>(terms, i, shift, lanes, pitch);
 }
 
-// By whole vectors and shuffles, which is faster than what GCC 12 makes of a loop over the rows.
-template <int n, class A, class T>
-void short_rows(const char* from, const int64_t*, int64_t count, const double* shift, double* lanes,
-                int64_t pitch) {
+// Outputs of n terms, down columns or along short rows: the latter by whole vectors and shuffles,
+// which is faster than what GCC 12 makes of a loop over the rows.
+template <int n, bool are_short_rows, class A, class T>
+void few(const char* from, const int64_t* offsets, int64_t outputs, const double* shift,
+         double* lanes, int64_t pitch) {
   if constexpr (kSharesDoubles<T>)
-    return by_way_of_doubles(short_rows<n, A, double>, widen_each<T>, sizeof(T), n, from, nullptr,
-                             count, shift, lanes, pitch);
-  const T* x = reinterpret_cast<const T*>(from);
+    return by_way_of_doubles(few<n, are_short_rows, A, double>, widen_each<T>, sizeof(T), n, from,
+                             are_short_rows ? nullptr : offsets, outputs, shift, lanes, pitch);
+  const T* const x = reinterpret_cast<const T*>(from);
+  const T* column[n];
+  for (int k = 0; k < n && !are_short_rows; ++k)
+    column[k] = reinterpret_cast<const T*>(from + offsets[k]);
   int64_t i = 0;
-  for (; i + kVector <= count; i += kVector, x += n * kVector) {
-    Vector rows[n];
+  for (; i + kVector <= outputs; i += kVector) {
+    Vector terms[n];
+    if (are_short_rows) prefetch<n * kVector>(x + i * n, kAhead);
 #pragma GCC unroll 8
-    for (int m = 0; m < n; ++m) rows[m] = load(x + m * kVector);
-    prefetch<n * kVector>(x, kAhead);
-    fold_every_row<A>(rows, i, shift, lanes, pitch, std::make_index_sequence<n>());
+    for (int k = 0; k < n; ++k) {
+      if (!are_short_rows) prefetch_far(column[k] + i, kAhead);
+      terms[k] = load(are_short_rows ? x + i * n + k * kVector : column[k] + i);
+    }
+    if constexpr (are_short_rows)
+      fold_every_row<A>(terms, i, shift, lanes, pitch, std::make_index_sequence<n>());
+    else
+      fold_few<A>(terms, i, shift, lanes, pitch);
   }
-  for (; i < count; ++i, x += n) {
+  for (; i < outputs; ++i) {
     double terms[n];
 #pragma GCC unroll 8
-    for (int k = 0; k < n; ++k) terms[k] = to_double(x[k]);
+    for (int k = 0; k < n; ++k) terms[k] = to_double(are_short_rows ? x[i * n + k] : column[k][i]);
     fold_few<A>(terms, i, shift, lanes, pitch);
   }
 }
@@ -1020,87 +922,15 @@ void lose(const double* hi, double* lo, int64_t n) {
   }
 }
 
-void make_finite(double* x, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] = finite_or_zero(x[i]);
-}
-
-// Many quotients by one divisor d, rounded as a division rounds them, without its 2 cycles each.
-// With h = 1/d rounded, and l what that lost, x h + x l is off by 2^-51 units in the last place
-// before it is rounded. A quotient by a whole d lies at least 1/(2d) from where rounding changes,
-// for x has 53 bits, and d times a number of 54, an odd one, has more: they differ by one at least.
-// Where no underflow counts, that is; and 0 keeps its sign. https://doi.org/10.1109/TC.2004.37
-void divide(double* x, double divisor, int64_t n) {
-  int64_t i = 0;
-#if defined(FASTACT_FMA)
-  constexpr double kLeast = 0x1p-900, kMost = 0x1p900, kMostTerms = 0x1p50;
-  const int64_t whole = n / kVector * kVector;
-  Vector least = Vector{} + 1, most = least;
-  for (int64_t k = 0; k < whole; k += kVector) {
-    const Vector v = load(x + k), size = v < -v ? -v : v;
-    const Vector some = size == Vector{} ? most : size;
-    least = some < least ? some : least;
-    most = size > most ? size : most;
-  }
-  bool is_safe = divisor >= 1 && divisor <= kMostTerms && divisor == double(int64_t(divisor));
-  for (int k = 0; k < kVector; ++k) is_safe &= least[k] >= kLeast && most[k] <= kMost;
-  const double h = 1 / divisor, l = madd(-h, divisor, 1.0) * h;
-  const Vector high = Vector{} + h, low = Vector{} + l;
-  for (; is_safe && i < whole; i += kVector) {
-    const Vector v = load(x + i);
-    store(v == Vector{} ? v : madd(v, high, v * low), x + i);
-  }
-#endif
-  for (; i < n; ++i) x[i] /= divisor;
-}
-
-// Most often all elements count, everywhere.
-bool divide_each(double* x, const double* counts, int64_t n) {
-  int64_t others = 0, positive = 0;
+bool divide(double* x, const double* counts, double count, int64_t n) {
+  int64_t positive = 0;
+#pragma omp simd reduction(+ : positive)
   for (int64_t i = 0; i < n; ++i) {
-    others += counts[i] != counts[0];
-    positive += counts[i] > 0;
-  }
-  if (others == 0) {
-    divide(x, counts[0], n);
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) x[i] /= counts[i];
+    const double divisor = counts ? counts[i] : count;
+    x[i] /= divisor;
+    positive += divisor > 0;
   }
   return positive == n;
-}
-
-FASTACT_HD void merge_counts(const Moments& from, int64_t k, Moments* to, int64_t n) {
-  const double fraction = double(k) / double(n + k);
-  merge_moments(from, fraction, double(n) * fraction, to);
-}
-
-template <class T>
-void row_moments(const char* from, int64_t n, double* mean, double* m2) {
-  const T* x = reinterpret_cast<const T*>(from);
-  const int64_t chunk_terms = blocks_a_chunk(n) * kReduceBlock;
-  Moments all{};
-  for (int64_t begin = 0; begin < n; begin += chunk_terms) {
-    const int64_t end = n - begin < chunk_terms ? n : begin + chunk_terms;
-    Moments chunk{};
-    for (int64_t term = begin; term < end; term += kReduceBlock) {
-      const int64_t m = end - term < kReduceBlock ? end - term : kReduceBlock;
-      double block[2];
-      bool is_plain = true;
-      one_block<ShiftedMoments, false>(x + term, m, 0, is_plain, block, 1);
-      const Moments one = {block[0], block[1], 0, 0};
-      if (term > begin)
-        merge_counts(one, m, &chunk, term - begin);
-      else
-        chunk = one;
-    }
-    if (begin > 0)
-      merge_counts(chunk, end - begin, &all, begin);
-    else
-      all = chunk;
-  }
-  *mean = all.mean + all.mean_low;
-  *m2 = all.m2 + all.m2_low;
 }
 
 // The kernel that only lanes in double have.
@@ -1114,19 +944,13 @@ constexpr decltype(ReduceKernels::add_terms) of_phases() {
 
 }  // namespace
 
-#define FASTACT_FEW(f, A, T) \
-  {f<1, A, T>, f<2, A, T>, f<3, A, T>, f<4, A, T>, f<5, A, T>, f<6, A, T>, f<7, A, T>, f<8, A, T>}
-#define FASTACT_ROWS(A, T)                                                                         \
-  add_rows<A, T>, block_of_rows<A, T>, FASTACT_FEW(few_rows, A, T), FASTACT_FEW(short_rows, A, T), \
-      spread<A, T>
-#define FASTACT_REDUCE(A, T)                                   \
-  {blocks<A, false, T>, blocks<A, true, T>, of_phases<A, T>(), \
-   add_segment<A, T>,   end_segment<A, T>,  FASTACT_ROWS(A, T)}
-// The passes that another one follows. Nobody asks for their blocks, nor merges them.
-#define FASTACT_FIRST_PASS(A, T) \
-  {nullptr, nullptr, of_phases<A, T>(), nullptr, nullptr, FASTACT_ROWS(A, T)}
-#define FASTACT_FIRST_PASSES(A, ...) \
-  {{__VA_ARGS__, FASTACT_FIRST_PASS(A, double)}, A::kSets, true, false, {}, settle<A>, nullptr}
+#define FASTACT_FEW(is, A, T)                                              \
+  {few<1, is, A, T>, few<2, is, A, T>, few<3, is, A, T>, few<4, is, A, T>, \
+   few<5, is, A, T>, few<6, is, A, T>, few<7, is, A, T>, few<8, is, A, T>}
+#define FASTACT_ROWS(A, T) \
+  add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T), spread<A, T>
+#define FASTACT_REDUCE(A, T) \
+  {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, end_segment<A, T>, FASTACT_ROWS(A, T)}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
   {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \
@@ -1146,23 +970,13 @@ extern const ReduceTable reduce_table;
 const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments), FASTACT_ACCUMULATOR_OF(Sum<Square>, SquaresInDouble)},
-    // An accumulator that skips NaN passes twice, whatever the dtype, where it finds no finite term
-    // to begin with.
-    {FASTACT_FIRST_PASSES(ShiftedMean, {}, {}, {}),
-     FASTACT_FIRST_PASSES(ValidShiftedMean, FASTACT_FIRST_PASS(ValidShiftedMean, f16),
-                          FASTACT_FIRST_PASS(ValidShiftedMean, bf16),
-                          FASTACT_FIRST_PASS(ValidShiftedMean, float))},
     fold,
-    fold_each,
     {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
      widen_integers<uint8_t>, widen_integers<int32_t>, widen_integers<int64_t>},
     FASTACT_EACH(finish),
     FASTACT_EACH(lose),
-    make_finite,
     divide,
-    divide_each,
     &weighting_kernels,
-    FASTACT_EACH(row_moments),
 };
 
 FASTACT_END_NAMESPACE

@@ -119,11 +119,9 @@ struct Results {
 // The shift of an output is read where the accumulator has one.
 struct ReduceKernels {
   // results OUT [sets][pitch]: of blocks of n <= kReduceBlock contiguous terms, each at
-  // x + offsets[i]; n is not 0. Backward: of terms each of which lies before the one that comes
-  // before it. ahead: bytes from a term to one that is prefetched; 0: none is.
-  using Blocks = void (*)(const char* x, const int64_t* offsets, int64_t count, int64_t n,
-                          int64_t ahead, double* results, int64_t pitch);
-  Blocks blocks, blocks_backward;
+  // x + offsets[i]; n is not 0. ahead: bytes from a term to one that is prefetched; 0: none is.
+  void (*blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
+                 double* results, int64_t pitch);
 
   // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`. Null: where terms
   // are added in float, for a lane would have to know how many it has.
@@ -136,20 +134,16 @@ struct ReduceKernels {
   void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
                       double* results, int64_t pitch, int64_t stride);
 
-  // The terms that `open` IN/OUT, of `at` terms, holds in its band: onto its lanes.
-  void (*end_segment)(OpenBlock* open, int64_t at);
+  // results OUT [sets][pitch]: of an unfinished block of `at` terms.
+  void (*end_segment)(OpenBlock* open, int64_t at, double* results, int64_t pitch);
 
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
   // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,
-  // not read. Where terms are added in float, the first row is the first of kFloatTerms.
+  // not read. Where terms are added in float, the first row is the first of kFloatTerms. beyond:
+  // bytes from the last rows to those that are prefetched beside them; 0: none are.
   void (*add_rows)(const char* x, const int64_t* offsets, int64_t step, int64_t rows,
-                   int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh);
-
-  // lanes OUT [sets][pitch], of which one has `columns` numbers: a block of `rows` rows of
-  // contiguous columns, row i at x + offsets[i], onto lane i % kLanes. shift IN (columns).
-  // is_far: the rows lie beyond the second-level cache, and are worth prefetches.
-  void (*block_of_rows)(const char* x, const int64_t* offsets, int64_t rows, int64_t columns,
-                        const double* shift, double* lanes, int64_t pitch, bool is_far);
+                   int64_t columns, const double* shift, double* lanes, int64_t pitch, bool fresh,
+                   int64_t beyond);
 
   // lanes OUT [sets][pitch]: whole blocks of 1 to kFewTerms terms, folded, which never leave the
   // registers. shift IN (n).
@@ -186,16 +180,9 @@ struct Accumulator {
 
 struct ReduceTable {
   Accumulator accumulators[kAccumulations];
-  // The first of two passes over a block, of moments and of moments that skip NaN, adds up the mean
-  // alone, which is the shift of the second. It has no kernels of blocks and segments, none of
-  // dtypes that take one pass, and does not merge.
-  Accumulator first_passes[2];
 
   // lanes IN/OUT [min(count, kLanes)][columns]: lanes[0] becomes the sum of them all.
   void (*fold)(double* lanes, int64_t count, int64_t columns);
-
-  // sums OUT (count): of kLanes lanes each; the lanes of the next one lie `step` doubles on.
-  void (*fold_each)(const double* lanes, int64_t step, int64_t count, double* sums);
 
   // numbers OUT (n) = x, `step` bytes apart; of masks and integers, too.
   void (*widen[kViewDTypes])(const char* x, int64_t step, int64_t n, double* numbers);
@@ -206,25 +193,11 @@ struct ReduceTable {
   // lo IN/OUT (n) becomes what hi + lo loses when it is rounded to the dtype. hi IN (n).
   void (*lose[kDTypes])(const double* hi, double* lo, int64_t n);
 
-  // x IN/OUT (n): what is no number becomes 0.
-  void (*make_finite)(double* x, int64_t n);
-
-  // x IN/OUT (n) /= divisor, which is a count.
-  void (*divide)(double* x, double divisor, int64_t n);
-  // x IN/OUT (n) /= counts (n). Returns whether all counts are positive.
-  bool (*divide_each)(double* x, const double* counts, int64_t n);
+  // x IN/OUT (n) /= counts (n), or, where that is null, /= count. Returns whether all of these are
+  // positive.
+  bool (*divide)(double* x, const double* counts, double count, int64_t n);
 
   const WeightingKernels* weighting;
-
-  // mean, m2 OUT (one): of a whole row of n contiguous terms.
-  void (*row_moments[kDTypes])(const char* x, int64_t n, double* mean, double* m2);
-
-  // (hi, lo) IN/OUT (n) += (sums, errors); errors: null for none.
-  void merge_sums(const double* sums, const double* errors, double* hi, double* lo,
-                  int64_t n) const {
-    const Results from = {const_cast<double*>(sums), const_cast<double*>(errors), 0};
-    accumulators[kItself].merge(from, 0, {hi, lo, 0}, 0, n);
-  }
 };
 
 }  // namespace fastact

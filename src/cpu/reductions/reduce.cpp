@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "cpu/core/chunk_reader.h"
+#include "cpu/core/kernel_table.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
@@ -206,10 +207,10 @@ void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all)
     add_errors({count, all.errors ? all.errors + all.pitch : nullptr, 0}, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) count[i] = std::abs(count[i]);
-    const bool has_few = r.of_m2 == kTotal || !r.table->divide_each(sum, count, n);
+    const bool has_few = r.of_m2 == kTotal || !r.table->divide(sum, count, 0, n);
     for (int64_t i = 0; i < n && has_few && r.is_degenerate; ++i) note_count(r, count[i], 0);
   } else {
-    r.table->divide(sum, r.divisor, n);
+    r.table->divide(sum, nullptr, r.divisor, n);
   }
   if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
   store_sums(r, first, n, sum, nullptr);
@@ -286,6 +287,15 @@ void move_longest_last(Axes* axes) {
   std::swap(axes->y[longest], axes->y[last]);
 }
 
+// Lets rows that touch each other and run backwards be one run of memory, by turning their columns
+// round as well.
+void read_backwards(Reducer* r) {
+  const int last = r->outputs.count - 1;
+  for (int64_t* strides : {r->outputs.x, r->outputs.y}) strides[last] = -strides[last];
+  r->x -= (r->row - 1) * r->outputs.x[last];
+  r->y -= (r->row - 1) * r->outputs.y[last];
+}
+
 }  // namespace
 
 bool is_aligned(const Operand& x, int64_t item) {
@@ -357,7 +367,8 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
       done += m;
     });
   std::fill(held_errors, held_errors + n, 0.0);
-  r.table->merge_sums(sums, errors, held, held_errors, n);
+  const Results from = {const_cast<double*>(sums), const_cast<double*>(errors), 0};
+  r.table->accumulators[kItself].merge(from, 0, {held, held_errors, 0}, 0, n);
   store_outputs(r, r.y, first, n, held, held_errors);
 }
 
@@ -427,15 +438,17 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   // a block.
   const int64_t even = std::max(ceil_div(r->outputs.size, kFewTasks), kReduceBlock / r->terms.size);
   r->row = r->outputs.size;
-  const bool is_reversed = plan.inner_reduced && plan.inner_x == -item && is_aligned(x, item);
-  const bool is_dense = (is_unit || is_reversed) && plan.inner_reduced && r->terms.count == 1;
-  r->is_backward = is_reversed && is_dense;
-  if (r->terms.size <= (is_dense ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
+  const bool is_one_run = plan.inner_reduced && r->terms.count == 1 && is_aligned(x, item) &&
+                          std::abs(plan.inner_x) == item;
+  if (r->terms.size <= (is_one_run ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
     move_longest_last(&r->outputs);
-    // So few terms fold to the same bits from either end.
-    r->is_dense = is_dense && last_stride(r->outputs) == r->terms.size * item;
+    // Sums of so few terms fold to the same bits from either end.
+    if (is_one_run && !is_unit && !r->accumulator->has_shift)
+      r->terms.x[0] = item, r->x -= (r->terms.size - 1) * item;
+    r->is_dense = is_one_run && last_stride(r->terms) == item &&
+                  last_stride(r->outputs) == r->terms.size * item;
   } else if (plan.inner_reduced) {
     // In a block the tile's outputs follow each other, so that short pieces share cache lines.
     const bool is_long = r->terms.size > kReduceBlock && plan.inner >= kReduceBlock / 4;
@@ -443,7 +456,8 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     const bool is_one_pass = r->accumulator->passes[dtype] == 1 && !r->accumulator->retries;
     r->is_dense = is_unit && (r->terms.count == 1 || plan.inner >= kLongRow);
     const bool is_whole = r->terms.size % kReduceBlock == 0;
-    const bool is_read_ahead = is_long && is_dense && (is_whole || r->terms.size >= kLongTail);
+    const bool is_read_ahead =
+        is_long && is_unit && is_one_run && (is_whole || r->terms.size >= kLongTail);
     r->layout = is_read_ahead                 ? Reducer::kBlocks
                 : has_segments && is_one_pass ? Reducer::kSegments
                                               : Reducer::kRows;
@@ -467,14 +481,14 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
     r->tile =
         tiles == 1 ? plan.inner : std::min(most, (ceil_div(plan.inner, tiles) + 15) / 16 * 16);
     r->is_dense &= r->tile == plan.inner;
-    r->is_backward = r->is_dense && last_stride(r->terms) < 0;
+    if (!is_wide && r->is_dense && last_stride(r->terms) < 0) read_backwards(r);
   }
   set_tile(r, r->tile);
   cut_terms(r);
 }
 
-void prepare(Reducer* r, const ReduceTable* table, const SumCall& call) {
-  prepare(r, table, call.term, call.x, call.y, call.axes, call.x.dtype, call.y.dtype,
+void prepare(Reducer* r, const KernelTable& table, const SumCall& call) {
+  prepare(r, table.reduce, call.term, call.x, call.y, call.axes, call.x.dtype, call.y.dtype,
           call.accumulate);
   r->divisor = call.divisor, r->initial = call.initial;
   if (call.divisor == 1) r->rescale = nullptr;
@@ -494,10 +508,11 @@ void set_moments(Reducer* r, const MomentsCall& call) {
   r->skips = call.skips;
 }
 
-void prepare(Reducer* r, const ReduceTable* table, const MomentsCall& call) {
+void prepare(Reducer* r, const KernelTable& table, const MomentsCall& call) {
   const ArrayArgument &x = call.x(), &y = call.model();
   const Accumulation of_valid = call.of_m2 == kNothing ? kValidMean : kValidMoments;
-  prepare(r, table, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype, false);
+  prepare(r, table.reduce, call.skips ? of_valid : kMoments, x, y, call.axes, x.dtype, y.dtype,
+          false);
   set_moments(r, call);
 }
 

@@ -30,12 +30,11 @@
 // 48 MiB.
 //
 // An accumulator with a shift reads the first term of a block before the block (of columns: the
-// first row). One that takes two passes reads each block twice, first for the mean alone, and never
-// goes by segments.
+// first row). One that takes two passes reads each block twice, then with the mean as its shift,
+// and never goes by segments.
 //
-// Terms that run backwards are added in the order of their axis, not of memory. Where all of them
-// run backwards that costs nothing: kRows and kNarrow read from the end and reverse the lanes once
-// a block.
+// Terms that run backwards are added in the order of their axis, not of memory: they are gathered
+// first, as all are that are not contiguous.
 //
 // Measurements, and what was tried and rejected: docs/design/reductions.md.
 #pragma once
@@ -51,6 +50,7 @@ constexpr int64_t kMostColumns = 1024;  // columns a task, whoever makes them, a
 constexpr int64_t kMostOutputs = 256;   // outputs a task where they are not columns, at most
 constexpr int64_t kMostSegments = 64;   // where they have segments: the lanes of sums fill 16 KiB
 
+struct KernelTable;
 struct Reducer;
 struct Rescaled;
 
@@ -70,9 +70,9 @@ struct ArrayTerms {
 
   const char* x;
   Layout layout;
-  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place.
+  // The terms, or the rows of kNarrow, are contiguous, at least in pieces worth reading in place;
+  // those rows may run backwards.
   bool is_dense = false;
-  bool is_backward = false;         // it is so from its end
   int64_t ahead = 0;                // bytes from a term to one that is prefetched; 0: none is
   const int64_t* listed = nullptr;  // where the terms lie, if no axes say it
 };
@@ -126,8 +126,8 @@ void prepare(Reducer* reducer, const ReduceTable* table, int what, const Operand
              const Operand& y, const bool* reduced, int dtype, int y_dtype, bool accumulate);
 
 // Prepares a sum; and the moments of elements that count once each.
-void prepare(Reducer* reducer, const ReduceTable* table, const SumCall& call);
-void prepare(Reducer* reducer, const ReduceTable* table, const MomentsCall& call);
+void prepare(Reducer* reducer, const KernelTable& table, const SumCall& call);
+void prepare(Reducer* reducer, const KernelTable& table, const MomentsCall& call);
 
 // A part of that: where the results go, once the reducer's output is the call's model.
 void set_moments(Reducer* reducer, const MomentsCall& call);

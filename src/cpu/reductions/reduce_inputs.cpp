@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/reductions/moments.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
 #include "cpu/core/tensor_iterator.h"
@@ -23,9 +24,6 @@ struct ArrayInputs : BlockSource {
   const Accumulator& a;
   const int passes;
   const bool is_far;
-  // The pass that is under way.
-  const Accumulator* pass;
-  const ReduceKernels* kernels;
   alignas(64) double lanes[kMostSets * kPitch];  // and the results of a block
   alignas(64) double shift[kLanes * kNarrowTile];
   alignas(64) double later[kTile];  // a later term of each output
@@ -65,11 +63,6 @@ struct ArrayInputs : BlockSource {
     return any;
   }
 
-  void begin_pass(bool is_last) {
-    pass = is_last ? &a : &r.table->first_passes[a.retries];
-    kernels = &pass->kernels[r.dtype];
-  }
-
   // The passes over one block of n columns, the first with `shift` as it stands. add: adds the
   // terms to lanes, and returns how many lanes there are.
   template <class Add>
@@ -78,19 +71,16 @@ struct ArrayInputs : BlockSource {
     for (int i = 0; i < all_passes; ++i) {
       for (int64_t k = 0; i > 0 && k < n; ++k)
         if (passes > 1 || lost[k]) shift[k] = lanes[k];
-      if (a.has_shift) r.table->make_finite(shift, n);
-      begin_pass(i + 1 == all_passes);
+      for (int64_t k = 0; k < n && a.has_shift; ++k) shift[k] = finite_or_zero(shift[k]);
       const int64_t count = add();
-      for (int s = 0; s < pass->sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
-      if (a.settle) pass->settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
+      for (int s = 0; s < a.sets && count > 1; ++s) r.table->fold(lanes + s * kPitch, count, n);
+      if (a.settle) a.settle(shift, lanes, kPitch, terms, n, lanes, kPitch);
     }
   }
 
   void rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t at[kMostOutputs];
     offsets_of(r.outputs, first, n, at);
-    if (r.is_backward)
-      return r.kernels->blocks_backward(r.x - term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     if (r.is_dense && r.terms.count == 1)
       return r.kernels->blocks(r.x + term * r.item, at, n, terms, r.ahead, lanes, kPitch);
     for (int64_t k = 0; k < n; ++k)
@@ -101,7 +91,7 @@ struct ArrayInputs : BlockSource {
   // Adds up the pieces of one output, for an accumulator that does not go by segments.
   void pieces(const char* x, int64_t term, int64_t terms, double* results) {
     alignas(64) double row[kMostSets * kLanes];
-    double from, folded[kMostSets];
+    double from;
     offsets_of(r.terms, term, std::min(terms, kShiftTerms), offsets);
     find_shifts(terms, 1, [&](int64_t i, double* to) {
       r.table->widen[r.dtype](x + offsets[i], r.item, 1, to);
@@ -109,16 +99,15 @@ struct ArrayInputs : BlockSource {
     from = *shift;
     const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
     for (int i = 0; i < all_passes; ++i, from = *results) {
-      r.table->make_finite(&from, 1);
-      begin_pass(i + 1 == all_passes);
-      std::fill_n(row, pass->sets * kLanes, -0.0);
+      from = finite_or_zero(from);
+      std::fill_n(row, a.sets * kLanes, -0.0);
       int64_t phase = 0;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        kernels->add_terms(x + offset, m, phase, from, row);
+        r.kernels->add_terms(x + offset, m, phase, from, row);
         phase = (phase + m) % kLanes;
       });
-      r.table->fold_each(row, kLanes, pass->sets, folded);
-      pass->settle(&from, folded, 1, terms, 1, results, kPitch);
+      for (int s = 0; s < a.sets; ++s) r.table->fold(row + s * kLanes, kLanes, 1);
+      a.settle(&from, row, kLanes, terms, 1, results, kPitch);
     }
   }
 
@@ -156,37 +145,51 @@ struct ArrayInputs : BlockSource {
       });
     });
     const bool is_folded = is_short || (is_wide && terms <= kFewTerms);
-    const int64_t low = is_short && r.is_backward ? (1 - terms) * r.item : 0;
     settle(terms, n, [&] {
       for_outputs([&](const char* x, int64_t done, int64_t m) {
         if (is_folded)
-          (is_short ? kernels->short_rows : kernels->few_rows)[terms - 1](
-              x + low, offsets, m, shift + done, lanes + done, kPitch);
+          (is_short ? r.kernels->short_rows : r.kernels->few_rows)[terms - 1](
+              x, offsets, m, shift + done, lanes + done, kPitch);
         else if (is_wide)
-          kernels->block_of_rows(x, offsets, terms, n, shift, lanes, kPitch, is_far);
+          wide(x, n, terms);
         else if (is_narrow)
           narrow(x, n, terms);
         else
           for (int64_t i = 0; i < terms; ++i)
-            kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
+            r.kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
       });
       return is_folded ? int64_t{1} : terms;
     });
   }
 
+  // Adds rows in bands, so that memory is read nearly in its own order: a lane takes all its rows
+  // of a band at once.
+  void wide(const char* x, int64_t n, int64_t terms) {
+    constexpr int64_t kLanesAhead = 2;
+    for (int64_t band = 0; band < terms; band += kFloatBand) {
+      const int64_t height = std::min(kFloatBand, terms - band);
+      for (int64_t lane = 0; lane < std::min<int64_t>(kLanes, height); ++lane) {
+        const int64_t first = band + lane, ahead = lane + kLanesAhead;
+        const int64_t next = ahead < kLanes ? band + ahead : band + kFloatBand + ahead - kLanes;
+        const int64_t beyond = is_far && next < terms ? offsets[next] - offsets[first] : 0;
+        r.kernels->add_rows(x, offsets + first, kLanes, ceil_div(height - lane, kLanes), n, shift,
+                            lanes + lane * n, kPitch, band == 0, beyond);
+      }
+    }
+  }
+
   void narrow(const char* x, int64_t n, int64_t terms) {
     for (int64_t done = n; a.has_shift && done < kLanes * n; done *= 2)
       std::copy(shift, shift + done, shift + done);
-    if (!r.is_dense)
-      gathered(x, n, terms);
+    if (r.is_dense && last_stride(r.terms) > 0)
+      dense(x + offsets[0], n, terms, true);
     else
-      r.is_backward ? dense_backward(x + offsets[0], n, terms)
-                    : dense(x + offsets[0], n, terms, true);
+      gathered(x, n, terms);
   }
 
   void add_rows(const char* x, const int64_t* at, int64_t rows, int64_t width, double* to,
                 bool fresh) {
-    kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh);
+    r.kernels->add_rows(x, at, 1, rows, width, shift, to, kPitch, fresh, 0);
   }
 
   void gathered(const char* x, int64_t n, int64_t terms) {
@@ -195,7 +198,10 @@ struct ArrayInputs : BlockSource {
         r.item == sizeof(uint16_t) ? std::max(many / kFloatBand, int64_t{1}) * kFloatBand : many;
     for (int64_t done = 0, m; done < terms; done += m) {
       m = std::min(most, terms - done);
-      for (int64_t i = 0; i < m; ++i)
+      if (r.is_dense)
+        move_elements(r.item, stage, r.item, x + offsets[0] + done * last_stride(r.terms), step,
+                      m * n);
+      for (int64_t i = 0; i < m && !r.is_dense; ++i)
         move_elements(r.item, stage + i * n * r.item, r.item, x + offsets[done + i], step, n);
       dense(stage, n, m, done == 0);
     }
@@ -209,23 +215,6 @@ struct ArrayInputs : BlockSource {
     for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = i * kLanes * n * r.item;
     if (rest) add_rows(x, at, whole + 1, rest, lanes, fresh);
     if (whole) add_rows(x + rest * r.item, at, whole, kLanes * n - rest, lanes + rest, fresh);
-  }
-
-  // Adds rows that touch each other and run backwards: in memory lane 31 comes first. The
-  // lanes are reversed once a block.
-  void dense_backward(const char* x, int64_t n, int64_t terms) {
-    const int64_t whole = terms / kLanes, others = (kLanes - terms % kLanes) * n;
-    int64_t at[kReduceBlock / kLanes];
-    for (int64_t i = 0; i * kLanes < terms; ++i) at[i] = -(i * kLanes + kLanes - 1) * n * r.item;
-    for (int s = 0; s < pass->sets && !whole; ++s)
-      std::fill_n(lanes + s * kPitch, kLanes * n, -0.0);
-    if (whole) add_rows(x, at, whole, others, lanes, true);
-    if (others < kLanes * n)
-      add_rows(x + others * r.item, at, whole + 1, kLanes * n - others, lanes + others, true);
-    for (int s = 0; s < pass->sets; ++s)
-      for (int64_t i = 0; i < kLanes / 2; ++i)  // the last lane first
-        std::swap_ranges(lanes + s * kPitch + i * n, lanes + s * kPitch + (i + 1) * n,
-                         lanes + s * kPitch + (kLanes - 1 - i) * n);
   }
 };
 

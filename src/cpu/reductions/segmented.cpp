@@ -28,8 +28,7 @@ struct SegmentInputs : BlockSource {
   // The results of blocks that lie ahead, [block][output], and those of rows, [output][block].
   alignas(64) double made[kMostSets][kPitch];
   double of_rows[kMostSets][kBlocksAhead];
-  int64_t from[kBlocksAhead];  // where the latter begin
-  double shift[kMostSegments];
+  int64_t from[kBlocksAhead];             // where the latter begin
   int64_t at[kMostSegments], first = -1;  // the outputs,
   int64_t begin = 0, end = 0, next = 0;   // the terms of these blocks, and the next ones to read
 
@@ -61,8 +60,7 @@ struct SegmentInputs : BlockSource {
     for (int64_t k = 0; k < n; ++k)
       for (int64_t b = 0; b < blocks; ++b)
         from[k * blocks + b] = at[k] + (next + b * kReduceBlock) * step;
-    const auto make = r.is_backward ? r.kernels->blocks_backward : r.kernels->blocks;
-    make(r.x, from, n * blocks, terms, r.ahead, of_rows[0], kBlocksAhead);
+    r.kernels->blocks(r.x, from, n * blocks, terms, r.ahead, of_rows[0], kBlocksAhead);
     for (int s = 0; s < r.accumulator->sets; ++s)
       for (int64_t k = 0; k < n; ++k)
         for (int64_t b = 0; b < blocks; ++b) made[s][b * n + k] = of_rows[s][k * blocks + b];
@@ -86,12 +84,7 @@ struct SegmentInputs : BlockSource {
 
   // The results of blocks that have no more than these terms.
   void settle(int64_t n, int64_t terms) {
-    const Accumulator& a = *r.accumulator;
-    for (int64_t k = 0; k < n; ++k) r.kernels->end_segment(&open[k], terms);
-    for (int s = 0; s < a.sets; ++s)
-      r.table->fold_each(open->lanes[s], sizeof(OpenBlock) / sizeof(double), n, made[s]);
-    for (int64_t k = 0; k < n && a.settle; ++k) shift[k] = open[k].shift;
-    if (a.settle) a.settle(shift, made[0], kPitch, terms, n, made[0], kPitch);
+    for (int64_t k = 0; k < n; ++k) r.kernels->end_segment(&open[k], terms, made[0] + k, kPitch);
     begin = end;
   }
 };

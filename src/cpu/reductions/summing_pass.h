@@ -47,9 +47,9 @@ void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, ch
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
 // adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
-// Op::takes_rows(), Op::compute_rows(rows, count, column, n, lane, fresh) computes n columns of
-// several rows, all of one lane, and adds them to it (n numbers of each sum), one row after the
-// other; fresh: the lane is written, not read.
+// Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns of
+// `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
+// one row after the other; fresh: the lane is written, not read.
 template <class Op>
 struct SummingPass : Op, BlockSource {
   static constexpr int kSums = Op::kSums;
@@ -150,15 +150,13 @@ struct SummingPass : Op, BlockSource {
   void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     if constexpr (Op::kTakesRows) {
       for (int64_t done = 0; done < terms; done += kMostRows * kLanes) {
-        const int64_t lane_count = std::min<int64_t>(terms - done, kLanes);
-        for (int64_t j = 0; j < lane_count; ++j) {
-          const int64_t lane = turned(j, lane_count, first);
-          int64_t rows[kMostRows], row_count = 0;
-          for (int64_t i = done + lane; i < terms && row_count < kMostRows; i += kLanes)
-            rows[row_count++] = term + i;
+        const int64_t band = std::min(terms - done, kMostRows * kLanes);
+        for (int64_t j = 0; j < std::min<int64_t>(band, kLanes); ++j) {
+          const int64_t lane = turned(j, std::min<int64_t>(band, kLanes), first);
           double* to[kSums];
           for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + lane * n;
-          Op::compute_rows(rows, row_count, first, n, to, done == 0);
+          Op::compute_rows(term + done + lane, ceil_div(band - lane, kLanes), first, n, to,
+                           done == 0);
         }
       }
     }
@@ -199,10 +197,10 @@ struct SummingPass : Op, BlockSource {
       const int64_t whole = is_read_back ? n / width : 0, rest = n - whole * width;
       for (int64_t i = 0; i < whole; ++i) at[i] = i * width * s.compute_item;
       for (int k = 0; k < kSums; ++k) {
-        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0);
+        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0, 0);
         if (rest)
           kernels().add_rows(start[k] + whole * width * s.compute_item, at, 1, 1, rest, nullptr,
-                             lanes[k] + done % width, 0, done + whole * width < width);
+                             lanes[k] + done % width, 0, done + whole * width < width, 0);
       }
     }
   }
@@ -221,7 +219,7 @@ struct SummingPass : Op, BlockSource {
       const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
         for (int k = 0; k < kSums; ++k)
           kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr,
-                             lanes[k] + i % kLanes * n, 0, done + i < kLanes);
+                             lanes[k] + i % kLanes * n, 0, done + i < kLanes, 0);
       };
       const char* start[kSums] = {};
       for (int64_t j = 0; j < m; ++j) {

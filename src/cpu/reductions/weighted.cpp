@@ -270,7 +270,7 @@ struct WeightedInputs : BlockSource {
       const bool fresh = done + row * joined < kLanes;
       if (m.pair)
         return r.kernels->add_rows(of_x.at, of_x.offsets + row, step, rows, width * n, nullptr,
-                                   first, 0, fresh);
+                                   first, 0, fresh, 0);
       has_sign |= kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
                          what == kProducts ? nullptr : centre, first, second, fresh);
     };
@@ -558,17 +558,11 @@ void ElementStager::stage(int64_t first, int64_t n, int64_t term, int64_t terms)
 }
 
 int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels) {
-  WeightedMoments weighted;
-  prepare(&weighted, *kernels, call);
-  return workspace_size(&weighted);
+  return planned_workspace<WeightedMoments>(call, call.x(), kernels);
 }
 
 void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate) {
-  const int threads = resolve_threads(size_of(call.x()));
-  WeightedMoments weighted;
-  prepare(&weighted, *execution->kernels, call);
-  weighted.is_degenerate = is_degenerate;
-  run_reduction(&weighted, weighted_partition, execution->workspace, execution->bytes, threads);
+  reduce_planned(weighted_partition, call, call.x(), execution, is_degenerate);
 }
 
 bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels) {

@@ -62,6 +62,24 @@ struct ElementStager {
   void stage(int64_t first, int64_t n, int64_t term, int64_t terms);
 };
 
+// The scratch that a reduction of x has use for, and its run; `prepare` plans it.
+template <class Plan, class Call>
+int64_t planned_workspace(const Call& call, const ArrayArgument& x, const KernelTable* kernels) {
+  if (resolve_threads(size_of(x)) == 1) return 0;
+  Plan plan;
+  prepare(&plan, *kernels, call);
+  return workspace_size(&plan);
+}
+template <class Plan, class Call>
+void reduce_planned(void (*partition)(const Plan*, int64_t, int64_t), const Call& call,
+                    const ArrayArgument& x, Execution* execution, int* is_degenerate = nullptr) {
+  Plan plan;
+  prepare(&plan, *execution->kernels, call);
+  plan.is_degenerate = is_degenerate;
+  run_reduction(&plan, partition, execution->workspace, execution->bytes,
+                resolve_threads(size_of(x)));
+}
+
 // Moments of elements with weights or a mask, or of integers. is_degenerate: as Reducer's.
 int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels);
 void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate);

@@ -209,28 +209,6 @@ FASTACT_HD Vector shuffle(Vector a, Vector b, Indices mask) {
 #endif
 }
 
-// The lanes of a vector, the last one first; and of several.
-#if defined(__AVX512F__)
-FASTACT_HD HalfVector reversed(HalfVector v) {
-  return (HalfVector)_mm256_permute4x64_pd((__m256d)v, 0x1b);
-}
-#endif
-FASTACT_HD Vector reversed(Vector v) {
-  Indices mask;
-#pragma GCC unroll 8
-  for (int i = 0; i < kVector; ++i) mask[i] = kVector - 1 - i;
-  return shuffle(v, v, mask);
-}
-template <class V, int n>
-FASTACT_HD void reverse_vectors(V (&v)[n]) {
-#pragma GCC unroll 8
-  for (int k = 0; k < n / 2; ++k) {
-    const V low = reversed(v[k]);
-    v[k] = reversed(v[n - 1 - k]);
-    v[n - 1 - k] = low;
-  }
-}
-
 // Term k of kVector rows of n terms, which lie one after the other in `rows`.
 template <int n, int k>
 FASTACT_HD Vector every_nth(const Vector (&rows)[n]) {

@@ -117,7 +117,7 @@ void prepare_moments(Reducer* reducer, const KernelTable* table, const BatchForw
   moments.results[MomentsCall::kMean] = result(mean);
   moments.results[MomentsCall::kSecond] = result(variance);
   moments.of_m2 = kVarianceOrRoot;
-  prepare(reducer, table->reduce, moments);
+  prepare(reducer, *table, moments);
 }
 
 // Takes mean and rstd from the moments, which lie in `mean` and, as variances, in `sums`, by the

@@ -150,9 +150,8 @@ struct BatchSums : BatchPass<BatchNorm::kDy, -1> {
         kernels.add_piece(p.first, of_x.first, coefficients, m, lanes);
       }
     }
-    double both[2];
-    norm.table->reduce->fold_each(lanes, kLanes, 2, both);
-    *sum = both[0], *product = both[1];
+    for (int k : {0, 1}) norm.table->reduce->fold(lanes + k * kLanes, kLanes, 1);
+    *sum = lanes[0], *product = lanes[kLanes];
   }
 };
 

@@ -256,7 +256,7 @@ struct GroupForward : GroupPass {
     table.widen[s.compute_dtype](at, s.compute_item, n, shift);
     for (int pass = 0; pass < accumulator.passes[s.dtype]; ++pass) {
       if (pass > 0) std::copy_n(to.values, n, shift);
-      table.make_finite(shift, n);
+      for (int64_t i = 0; i < n; ++i) shift[i] = finite_or_zero(shift[i]);
       for (int64_t i = n; i < joined * n; ++i) shift[i] = shift[i - n];
       for (double (&lanes)[kTile] : sums) std::fill_n(lanes, joined * n, 0.0);
       add_rows(pixel, terms, first, n);
@@ -278,7 +278,7 @@ struct GroupForward : GroupPass {
       const StridedRows rows = is_flat ? plain(Norm::kX, c) : load(Norm::kX, c, x);
       for (int64_t r = 0; r < c.rows; ++r) offsets[r] = r * rows.pitch * item;
       const int64_t at = c.column - first;
-      add(rows.first, offsets, 1, c.rows, c.n, shift + at, sums[0] + at, kTile, false);
+      add(rows.first, offsets, 1, c.rows, c.n, shift + at, sums[0] + at, kTile, false, 0);
     });
   }
 

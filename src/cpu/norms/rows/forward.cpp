@@ -331,8 +331,6 @@ struct NormForward : NormChunks, RowPass {
   // Block by block, whether they lie in one piece or not.
   void long_row(int64_t index, double* mean, double* squares) {
     const int64_t size = s.columns.size, start = 0;
-    if (is_centred(norm.norm) && s.has_unit_stride[source])
-      return norm.table->reduce->row_moments[s.dtype](s.row(source, index), size, mean, squares);
     const int64_t most_terms = statistic.terms_at_once(size);
     const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {
       if (before == 0)
