@@ -426,8 +426,8 @@ class Derivative:
         asked = range(len(primals), len(primals) + count)
         for i, name in zip(self.kept, names, strict=True):
             if i in asked and i not in known and name in self.spec.kept:
-                named, dtype = self._named(kept), arrays[i].dtype
-                known[i] = composed.tangent(self.op, given, named, dtype)
+                named = self._named(kept) | dict(zip(self.names, primals, strict=True))
+                known[i] = composed.tangent(self.op, given, named, arrays[i].dtype)
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:

@@ -50,10 +50,10 @@ class Recorded:
     kwargs : what is given by name then, which has no tensors.
     """
 
-    def __init__(
-        self, spec: Spec, named: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
-        self.spec, op = spec, spec.op
+    def __init__(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.spec = spec = spec_of(op)
+        named = spec.named(args, kwargs)
+        check_recorded(spec, named)
         self.forward, self.backward = op.forward, op.backward
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
@@ -590,11 +590,3 @@ _step: Any = getattr(super(torch.autograd.Function, Step), "apply")  # noqa: B00
 _node: Any
 for _node in (Step, Twice):
     _node._backward_cls.apply = _node.backward
-
-
-def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recorded:
-    """How a call is recorded that is found to be one that can be."""
-    spec = spec_of(op)
-    named = spec.named(args, kwargs)
-    check_recorded(spec, named)
-    return Recorded(spec, named, args, kwargs)

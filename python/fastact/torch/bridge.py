@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..interop import foreign
-from .autograd import recorder
+from .autograd import Recorded
 from .spec import spec_of, tensors_of
 
 
@@ -57,4 +57,4 @@ def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return dispatch.call(op, named)
     if not any(map(foreign.requires_grad, tensors)):
         return op._call(*args, **kwargs)
-    return recorder(op, args, kwargs)(args, kwargs)
+    return Recorded(op, args, kwargs)(args, kwargs)

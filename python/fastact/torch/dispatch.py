@@ -26,7 +26,6 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _cpu
-from ..derivatives import gates
 from ..derivatives import second as derivatives
 from ..derivatives.operations import Operations
 from ..interop import foreign, validate
@@ -472,12 +471,10 @@ class _Step:
             {n: TORCH.wide(v, torch.float64 in dtypes) for n, v in values.items() if v is not None}
             for values in (given, saved, self.operators.defaults | self.named(tensors))
         )
-        moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED)
-        found: list[Any] = [d.to(dtype) for d, dtype in zip(moved, dtypes, strict=True)]
-        for name in kept:
-            is_kept = name in spec.kept
-            found.append(gates.tangent(op, given, {**named, **saved}, TORCH) if is_kept else None)
-        return found
+        keeps = bool(spec.kept) and bool(kept)
+        moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED, keeps=keeps)
+        found: list[Any] = [d.to(dtype) for d, dtype in zip(moved, dtypes, strict=False)]
+        return [*found, *(moved[-1] if name in spec.kept else None for name in kept)]
 
     def rules(self, wanted: Sequence[bool]) -> Rules:
         """How the gradients that are wanted are computed, and theirs."""
