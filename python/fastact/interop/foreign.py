@@ -256,10 +256,14 @@ def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
 def is_for_dispatcher(tensor: Any) -> bool:
     """Whether torch's dispatcher is to carry out what is done to a tensor.
 
-    That is any while somebody looks at each operation, else one without memory of its own, and one
-    that has a tangent.
+    That is any while somebody looks at each operation, else one that is more than its memory.
     """
-    return is_watched() or lacks_memory(tensor) or has_tangent(tensor)
+    return is_watched() or is_more_than_memory(tensor)
+
+
+def is_more_than_memory(tensor: Any) -> bool:
+    """Whether a tensor has no memory of its own, or a tangent beside it."""
+    return lacks_memory(tensor) or has_tangent(tensor)
 
 
 def lacks_memory(tensor: Any) -> bool:

@@ -341,7 +341,10 @@ class Twice(Function):
                 return rules.second(wanted, each[:count], each[count:])
             return _composed(spec, rules, wanted, each[:count], each[count:])
 
-        return None, None, *_third(ctx, second, *ddx, *tensors)
+        every = (*ddx, *tensors)
+        if _is_grad_enabled() or _are_transforms_active() or is_more(*every):
+            return None, None, *once(ctx.where, second, *every)
+        return None, None, *second(*every)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -351,18 +354,6 @@ class Twice(Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
         return one_by_one(Twice.apply, info.batch_size, in_dims, values)
-
-
-def _third(ctx: Any, second: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
-    """A second derivative, whose own is an error."""
-    if (
-        _is_grad_enabled()
-        or _are_transforms_active()
-        or any(map(is_batch, tensors))
-        or foreign.has_tangent(*tensors)
-    ):
-        return once(ctx.where, second, *tensors)
-    return second(*tensors)  # type: ignore[no-any-return]
 
 
 def by_formula(

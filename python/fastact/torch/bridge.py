@@ -48,9 +48,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """
     named = spec_of(op).named(args, kwargs)
     tensors = tensors_of(named)
-    has_to = foreign.is_traced() or any(
-        foreign.lacks_memory(tensor) or foreign.has_tangent(tensor) for tensor in tensors
-    )
+    has_to = foreign.is_traced() or any(map(foreign.is_more_than_memory, tensors))
     if has_to or (foreign.is_watched() and op.has_operator(named)):
         from . import dispatch  # late, because registering its operators takes time
 

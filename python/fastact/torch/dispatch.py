@@ -18,6 +18,7 @@ what is computed are laid out alike.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import Parameter, signature
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
@@ -122,9 +123,9 @@ class Operators:
         library.define(f"{name}_forward({of_call}) -> {every if written else 'Tensor[]'}")
         ddx = [f"Tensor? d{name}" for name in op.gradients]
         library.define(f"{name}_backward({', '.join(['bool[] wanted', *backward])}) -> Tensor[]")
-        runs = {
-            "": self._run_call,
-            "_forward": self._run_forward,
+        runs: dict[str, Callable[..., Any]] = {
+            "": partial(self._run_call, "call"),
+            "_forward": partial(self._run_call, "forward"),
             "_backward": self._run_backward,
         }
         if spec.differentiates:
@@ -150,7 +151,7 @@ class Operators:
             )
         library.impl(name, self._differentiable, "Autograd")
         if not op.traits.counts_elements:  # the numbers that it draws are nobody else's
-            decompositions.register(self.call, _fake(self._run_call), self._composed)
+            decompositions.register(self.call, _fake(runs[""]), self._composed)
         for device in op.traits.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
@@ -164,7 +165,10 @@ class Operators:
                 self.takes |= _OWN
                 self.defaults |= dict.fromkeys(_OWN)
             elif name not in _EVERY:
-                self.takes[name] = _type_of(p.annotation, vars(modules[function.__module__]))
+                kind = p.annotation  # which may be text, to be read in its module
+                if isinstance(kind, str) and kind not in _TYPES:
+                    kind = eval(kind, vars(modules[function.__module__]))
+                self.takes[name] = _TYPES[kind]
                 if p.default is not Parameter.empty:
                     self.defaults[name] = p.default
 
@@ -260,44 +264,28 @@ class Operators:
         """An operator's arguments as the op takes them; the last ones may be left out."""
         return self._given(zip(self.takes, values, strict=False))
 
-    def _checked(self, computes: bool, values: Sequence[Any]) -> dict[str, Any]:
-        """Name the values; check their shapes if the call is only traced: nothing else does."""
-        named = self.named(values)
-        if not computes:
-            _check_shapes(self.spec.op, named)
-        return named
-
     def _given(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """Without parameters of an activation that are not given.
 
         A schema has a list where an op takes one integer or several: of one it is that integer.
         """
-        return {
-            name: self._of_list(name, value) if isinstance(value, list) else value
-            for name, value in pairs
-            if not (value is None and self.takes[name] == _OWN.get(name))
-        }
-
-    def _of_list(self, name: str, values: list[Any]) -> Any:
-        is_one = len(values) == 1 and self.takes[name].startswith("int[]")
-        return values[0] if is_one else tuple(values)
+        found = {n: v for n, v in pairs if v is not None or self.takes[n] != _OWN.get(n)}
+        for name, value in found.items():
+            if isinstance(value, list):
+                is_one = len(value) == 1 and self.takes[name].startswith("int[]")
+                found[name] = value[0] if is_one else tuple(value)
+        return found
 
     # --- kernels, with memory and without ---------------------------------------------------------
 
-    def _run_call(self, computes: bool, *values: Any) -> Any:
-        made = self._filled("call", computes, values)
-        return tuple(made) if len(made) > 1 else made[0]
-
-    def _run_forward(self, computes: bool, *values: Any) -> Any:
-        made = self._filled("forward", computes, values)
-        return tuple(made) if self.written else made
-
-    def _filled(self, name: str, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
+    def _run_call(self, name: str, computes: bool, *values: Any) -> Any:
         """Make the results of an entry point, and what `forward` makes besides; compute them."""
-        named, op = self._checked(computes, values), self.spec.op
+        named, op, is_forward = self.named(values), self.spec.op, name == "forward"
         first = named[self.spec.arrays[0]]
+        if not computes:  # nothing else checks shapes of a call that is only traced
+            _check_shapes(op, named)
         results, kept = op.models(named)
-        kept = kept if name == "forward" else {}
+        kept = kept if is_forward else {}
         made = [_made(first, model) for model in (*results, *kept.values())]
         if computes:
             entry = op.entry_points[name]
@@ -306,7 +294,9 @@ class Operators:
             found = _entered(op, name, named, out=out)
             of_saved = dict(zip(op.saves, found[1], strict=True)) if kept else {}
             made[len(results) :] = [of_saved[name] for name in kept]
-        return made
+        if is_forward:
+            return tuple(made) if self.written else made
+        return tuple(made) if len(made) > 1 else made[0]
 
     def refuse(self, named: Mapping[str, Any]) -> None:
         """Let the op say what is wrong with a call."""
@@ -572,28 +562,15 @@ class Traced(Function):
         given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
         # torch switches forward mode off here, and an outer transform needs the tangents of these.
         with forward_ad._set_fwd_grad_enabled(True):
+            unpack: Any = forward_ad.unpack_dual  # it has no types
             tensors, saved = (
-                [_primal(v) if isinstance(v, torch.Tensor) else v for v in values]
+                [unpack(v).primal if isinstance(v, torch.Tensor) else v for v in values]
                 for values in (tensors, saved)
             )
             return tuple(step.tangents(given, tensors, dict(zip(spec.saves, saved, strict=True))))
 
 
-def _primal(tensor: torch.Tensor) -> torch.Tensor:
-    """Take the tangent off a tensor."""
-    unpack: Any = forward_ad.unpack_dual  # it has no types
-    primal: torch.Tensor = unpack(tensor)[0]
-    return primal
-
-
 # --- helpers --------------------------------------------------------------------------------------
-
-
-def _type_of(annotation: Any, names: dict[str, Any]) -> str:
-    """Give the schema's type for an annotation, which may be text to be read in its module."""
-    if isinstance(annotation, str) and annotation not in _TYPES:
-        annotation = eval(annotation, names)
-    return _TYPES[annotation]
 
 
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -767,7 +744,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
-            elif not is_array and _stands_for_others(one):
+            elif not is_array and (foreign.is_traced() or foreign.is_more_than_memory(one)):
                 raise TypeError(
                     f"{where}: {name} must not be a tensor without memory of its own, or in a trace"
                 )
@@ -776,11 +753,6 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                     f"{where}: all arrays must be on one device, {device}, got {name} on "
                     f"{one.device}"
                 )
-
-
-def _stands_for_others(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is no plain number: others come in its place, or it has a tangent."""
-    return foreign.is_traced() or foreign.lacks_memory(tensor) or foreign.has_tangent(tensor)
 
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
