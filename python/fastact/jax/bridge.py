@@ -106,8 +106,7 @@ def _taken_apart(
 ) -> tuple[Template, list[Any]]:
     """The template of a call, with options by keyword, and its arrays."""
     count = len(point.arrays)
-    either = [name for name in point.defaults if name not in point.by_keyword]
-    options = dict(zip(either, args[count:], strict=False))
+    options = dict(zip(point.leading[count:], args[count:], strict=False))
     if len(options) == len(args[count:]) and not options.keys() & kwargs.keys():
         args, kwargs = args[:count], {**options, **kwargs}  # else the op says what is wrong
     if kwargs.get(TOLD) is not None:
