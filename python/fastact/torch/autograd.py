@@ -7,7 +7,7 @@ Why it is built so: docs/design/torch.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -135,7 +135,7 @@ class Recorded:
                 parts, options = (tensors[:count], tensors[count:]), {**self.options, **numbers}
                 return self.spec.second(wanted, ddx, *parts, options, torch.empty_like)
 
-            rules = Rules(gradients, second, {**self.rest, **numbers}, self.needed)
+            rules = Rules(self.spec, gradients, second, {**self.rest, **numbers}, self.needed)
             if numbers:
                 return rules
             self.known = rules
@@ -253,7 +253,7 @@ class Step(Function):
                 if not is_more(*incoming, *saved):
                     raise
         rules = call.rules(len(incoming), numbers)
-        return None, None, *in_graph(call.spec, rules, *incoming, *saved)
+        return None, None, *in_graph(rules, *incoming, *saved)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -284,6 +284,7 @@ def finds_all(
 class Rules(NamedTuple):
     """How the gradients of a call are computed, and theirs.
 
+    spec : the op's.
     gradients : takes the results' gradients and the saved arrays.
     second : takes for each of these whether its gradient is wanted, then the gradients' own
         gradients, and these arrays; it gives a gradient for each, or None.
@@ -291,15 +292,16 @@ class Rules(NamedTuple):
     names : the arguments that the gradients are of; None where none is computed.
     """
 
+    spec: Spec
     gradients: Callable[..., Any]
     second: Callable[..., Any]
     options: Mapping[str, Any]
     names: Sequence[str | None]
 
 
-def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
+def in_graph(rules: Rules, *tensors: Any) -> Sequence[Any]:
     """The gradients of an op, which are computed of tensors that may have gradients themselves."""
-    return of_batch(lambda *each: apply(Twice, spec, rules, *each), *tensors)
+    return of_batch(lambda *each: apply(Twice, rules, *each), *tensors)
 
 
 def once(where: str, found: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
@@ -315,41 +317,40 @@ class Twice(Function):
     """
 
     @staticmethod
-    def forward(spec: Spec, rules: Rules, *tensors: Any) -> tuple[Any, ...]:
+    def forward(rules: Rules, *tensors: Any) -> tuple[Any, ...]:
         known = {*map(id, tensors)}  # given back as it is, one could not be saved, too
         found = rules.gradients(*tensors)
         return tuple(g.view_as(g) if id(g) in known and g is not None else g for g in found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.spec, ctx.rules, *tensors = inputs
-        ctx.where = ctx.spec.where
+        ctx.rules, *tensors = inputs
+        ctx.where = ctx.rules.spec.where
         Function.keep(ctx, tensors)
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
         if all(d is None for d in ddx):
             return (None,) * len(ctx.needs_input_grad)
-        spec, rules, wanted = ctx.spec, ctx.rules, ctx.needs_input_grad[2:]
+        rules, wanted = ctx.rules, ctx.needs_input_grad[1:]
         tensors, count = Function.kept(ctx), len(ddx)
-        if spec.op.piecewise_linear:
+        if rules.spec.op.piecewise_linear:
             _, *saved = tensors
-            return None, None, *in_graph(spec, rules, *ddx, *saved), *map(torch.zeros_like, saved)
+            return None, *in_graph(rules, *ddx, *saved), *map(torch.zeros_like, saved)
+        found = rules.second if rules.spec.differentiates else partial(_composed, rules)
 
         def second(*each: Any) -> Any:
-            if spec.differentiates:
-                return rules.second(wanted, each[:count], each[count:])
-            return _composed(spec, rules, wanted, each[:count], each[count:])
+            return found(wanted, each[:count], each[count:])
 
         every = (*ddx, *tensors)
         if _is_grad_enabled() or _are_transforms_active() or is_more(*every):
-            return None, None, *once(ctx.where, second, *every)
-        return None, None, *second(*every)
+            return None, *once(ctx.where, second, *every)
+        return None, *second(*every)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        find = _by_slope if ctx.spec.op.traits.is_diagonal else _by_change
-        return find(ctx.spec, ctx.rules, Function.kept(ctx), tangents[2:])
+        find = _by_slope if ctx.rules.spec.op.traits.is_diagonal else _by_change
+        return find(ctx.rules, Function.kept(ctx), tangents[1:])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
@@ -392,9 +393,10 @@ def _taken_apart(
 
 
 def _composed(
-    spec: Spec, rules: Rules, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
+    rules: Rules, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
 ) -> Sequence[Any]:
     """Gradients of gradients by one kernel, or else by the op's formula in torch's arithmetic."""
+    spec = rules.spec
     named_ddx = zip(rules.names, ddx, strict=False)
     back = {n: d for n, d in named_ddx if n is not None and d is not None}
     by_operations = foreign.is_traced() or is_more(*back.values())
@@ -415,27 +417,24 @@ def _composed(
 # The tangents of gradients, by the tangents of all that they were computed of.
 
 
-def _by_slope(
-    spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[Any, ...]:
+def _by_slope(rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
     """Find them where results follow element by element: a derivative is its own transpose."""
     (_, saved), (of_dy, of_saved) = tensors, tangents
-    parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
-    if spec.op.piecewise_linear:
+    parts = [] if of_dy is None else [*in_graph(rules, of_dy, saved)]
+    if rules.spec.op.piecewise_linear:
         parts = parts or [torch.zeros_like(saved)]
     elif of_saved is not None:
 
         def second(ddx: Any, *each: Any) -> Any:
             return rules.second((False, True), (ddx,), each)[1:]
 
-        parts += once(spec.where, second, of_saved, *tensors)
+        parts += once(rules.spec.where, second, of_saved, *tensors)
     return (sum(parts[1:], parts[0]),)
 
 
-def _by_change(
-    spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[Any, ...]:
+def _by_change(rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
     """Find them by the op's formula, in torch's arithmetic."""
+    spec = rules.spec
     names, count = [n for n in rules.names if n is not None], len(tensors)
 
     def found(*each: Any) -> Any:

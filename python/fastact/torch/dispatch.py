@@ -487,7 +487,7 @@ class _Step:
                 found = iter(operators.second(wants, *ddx, *tensors, *options))
             return [next(found) if wanted else None for wanted in wants]
 
-        return Rules(gradients, second, self.rest, names)
+        return Rules(spec, gradients, second, self.rest, names)
 
 
 class Traced(Function):
@@ -540,7 +540,7 @@ class Traced(Function):
         if not any(wanted):
             found = iter(())
         elif torch.is_grad_enabled() or is_more(*incoming, *saved):
-            found = iter(in_graph(spec, rules, *incoming, *saved))
+            found = iter(in_graph(rules, *incoming, *saved))
         else:
             found = iter(rules.gradients(*incoming, *saved))
         gradients = [*(next(found) if wants else None for wants in wanted), *incoming]
@@ -557,8 +557,7 @@ class Traced(Function):
                 raise foreign.gets_no_gradient(spec.where, name)
         saved, tensors = Function.kept(ctx), ctx.saved_tensors[-len(step.names) :]
         if spec.op.traits.is_diagonal:
-            rules = step.rules([True])
-            return tuple(in_graph(spec, rules, tangents[0], *saved))
+            return tuple(in_graph(step.rules([True]), tangents[0], *saved))
         given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
         # torch switches forward mode off here, and an outer transform needs the tangents of these.
         with forward_ad._set_fwd_grad_enabled(True):
@@ -648,7 +647,7 @@ class _Traced(Operations):
     def slope(self, op: Any, d: Any, saved: Any, parameters: Mapping[str, Any]) -> Any:
         operators = OPERATORS[op.name]
         step = _Step(operators, {operators.spec.arrays[0]: saved, **parameters})
-        return in_graph(operators.spec, step.rules([True]), d, saved)[0]
+        return in_graph(step.rules([True]), d, saved)[0]
 
     def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
         operators = OPERATORS[op.name]
