@@ -649,11 +649,6 @@ class _Traced(Operations):
         step = _Step(operators, {operators.spec.arrays[0]: saved, **parameters})
         return in_graph(step.rules([True]), d, saved)[0]
 
-    def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
-        operators = OPERATORS[op.name]
-        ones = {operators.spec.arrays[0]: torch.ones_like(x)}
-        return self.constant(operators.call(*operators.values({**ones, **options})))
-
 
 _TRACED = _Traced(torch)
 
