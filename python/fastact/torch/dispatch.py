@@ -65,7 +65,6 @@ from .spec import (
     named_dtype,
     signed,
     spec_of,
-    tensors_of,
 )
 
 # An annotation of an op's signature in words of a schema.
@@ -389,7 +388,7 @@ class Operators:
         _tell_devices()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
-            torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named))
+            torch.is_grad_enabled() and any(t.requires_grad for t in foreign.tensors((), named))
         ):
             return self.record(named)
         with torch._C._AutoDispatchBelowAutograd():
@@ -620,7 +619,7 @@ def _is_forward_mode(named: Mapping[str, Any]) -> bool:
     functorch: Any = torch._C._functorch
     levels = functorch.get_interpreter_stack() or ()
     is_at_work = any(level.key() == functorch.TransformType.Jvp for level in levels)
-    return is_at_work or foreign.has_tangent(*tensors_of(named))
+    return is_at_work or foreign.has_tangent(*foreign.tensors((), named))
 
 
 def _dtype_of(like: torch.Tensor, model: Model) -> torch.dtype:
@@ -695,7 +694,9 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
         )
     named = operators.promoted(named)
     with _in_our_words(op, where):
-        if torch._C._are_functorch_transforms_active() or foreign.has_tangent(*tensors_of(named)):
+        if torch._C._are_functorch_transforms_active() or foreign.has_tangent(
+            *foreign.tensors((), named)
+        ):
             return _finished(operators, named, operators.record(named))
         return traced(op, (), named)
 
@@ -723,7 +724,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
             f"{where}: {first} must be a tensor, as other arguments are, got "
             f"{validate.describe(named[first])}"
         )
-    device = tensors_of(named)[0].device
+    device = next(foreign.tensors((), named)).device
     for name, value in named.items():
         kind = operators.takes.get(name)
         if kind is None and name not in _EVERY:
