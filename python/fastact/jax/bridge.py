@@ -65,16 +65,11 @@ def _of_output(array: Any) -> Any:
 _ARRAYS = (jax.Array, np.ndarray, Doubles)
 
 
-def _moments_of(count: int | None, arrays: Sequence[Any]) -> Moments:
-    mean, m2, *counts = arrays
-    return Moments.of_checked(counts[0] if counts else count, mean, m2)
-
-
 _register(
     Moments,
     lambda m: parts_of(m)[:2] if isinstance(m.count, int) else parts_of(m),
     lambda m: m.count if isinstance(m.count, int) else None,
-    _moments_of,
+    lambda count, arrays: Moments.of_checked(*arrays[2:] or (count,), *arrays[:2]),
 )
 
 
