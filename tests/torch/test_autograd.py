@@ -15,7 +15,7 @@ from tensors import called, differentiated, each_op, leaves, sample
 
 import fastact as fa
 from fastact.ops.engine.op import arrays_of
-from fastact.torch.autograd import Recorded
+from fastact.torch.autograd import recorder
 
 
 def by_hand(op: Any, named: dict[str, Any]) -> tuple[Any, ...]:
@@ -131,7 +131,7 @@ def test_what_is_not_needed_is_not_computed(op):
     for name in names if len(names) > 1 else []:
         tensors = {**named, name: named[name].clone().requires_grad_()}
         call = op.bound("call", tensors)
-        recorded = Recorded(op, call.args, call.keywords)
+        recorded = recorder(op, call.args, call.keywords)
         outs: list[Any] = []
 
         def backward(*args: Any, outs: list[Any] = outs, **options: Any) -> Any:
@@ -280,8 +280,8 @@ def test_what_repeats_is_recorded_as_before():
 def test_calls_that_record_are_remembered(monkeypatch):
     from fastact.torch import bridge
 
-    asked, recorded = [], bridge.Recorded
-    monkeypatch.setattr(bridge, "Recorded", lambda *call: asked.append(0) or recorded(*call))
+    asked, recorder = [], bridge.recorder
+    monkeypatch.setattr(bridge, "recorder", lambda *call: asked.append(0) or recorder(*call))
     x = torch.randn(3, 5, 1, 2, requires_grad=True)  # as in no other test
     for _ in range(3):
         fa.softmax(x, axis=0).sum().backward()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..interop import foreign
-from .autograd import Recorded
+from .autograd import recorder
 from .spec import spec_of
 
 
@@ -55,4 +55,4 @@ def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return dispatch.call(op, named)
     if not any(map(foreign.requires_grad, tensors)):
         return op._call(*args, **kwargs)
-    return Recorded(op, args, kwargs)(args, kwargs)
+    return recorder(op, args, kwargs)(args, kwargs)

@@ -48,7 +48,6 @@ from . import decompositions
 from .autograd import (
     TORCH,
     Function,
-    Rules,
     apply,
     by_formula,
     finds_all,
@@ -465,28 +464,30 @@ class _Step:
         found: list[Any] = [d.to(dtype) for d, dtype in zip(moved, dtypes, strict=False)]
         return [*found, *(moved[-1] if name in spec.kept else None for name in kept)]
 
-    def rules(self, wanted: Sequence[bool]) -> Rules:
-        """How the gradients that are wanted are computed, and theirs."""
-        operators, options = self.operators, self.operators.options(self.rest)
 
-        of, spec = operators.spec.op.differentiated, operators.spec
-        names = [name for name, wants in zip(of, wanted, strict=True) if wants]
-        count = len(spec.op.results)
+class _Wanted:
+    """The gradients of a call in a graph that are wanted, as `Recorded` has them."""
 
-        def gradients(*tensors: Any) -> Any:
-            saved = tensors[count + len(spec.kept) :]
-            incoming, more = tensors[:count], tensors[count : len(tensors) - len(saved)]
-            if any(gradient is not None for gradient in more):
-                return by_formula(spec, names, (*incoming, *more), saved, self.rest)
-            with torch._C._AutoDispatchBelowAutograd():
-                return operators.backward(wanted, *incoming, *saved, *options)
+    def __init__(self, step: _Step, wanted: Sequence[bool]) -> None:
+        self.operators, self.rest, self.wanted = step.operators, step.rest, wanted
+        self.spec, self.options = self.operators.spec, self.operators.options(step.rest)
+        of = self.spec.op.differentiated
+        self.needed = [name for name, wants in zip(of, wanted, strict=True) if wants]
 
-        def second(wants: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-            with torch._C._AutoDispatchBelowAutograd():
-                found = iter(operators.second(wants, *ddx, *tensors, *options))
-            return [next(found) if wanted else None for wanted in wants]
+    def gradients(self, incoming: Sequence[Any], saved: Sequence[Any]) -> Any:
+        count = len(self.spec.op.results)
+        if any(gradient is not None for gradient in incoming[count:]):
+            return by_formula(self.spec, self.needed, incoming, saved, self.rest)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.operators.backward(self.wanted, *incoming[:count], *saved, *self.options)
 
-        return Rules(spec, gradients, second, self.rest, names)
+    def second(
+        self, wanted: Sequence[bool], ddx: Sequence[Any], incoming: Any, saved: Any
+    ) -> list[Any]:
+        with torch._C._AutoDispatchBelowAutograd():
+            found = self.operators.second(wanted, *ddx, *incoming, *saved, *self.options)
+        each = iter(found)
+        return [next(each) if wants else None for wants in wanted]
 
 
 class Traced(Function):
@@ -535,13 +536,13 @@ class Traced(Function):
             any(p == i and wants for p, wants in zip(places, needed, strict=True))
             for i in range(len(spec.op.gradients))
         ]
-        rules = step.rules(wanted)
+        call = _Wanted(step, wanted)
         if not any(wanted):
             found = iter(())
         elif torch.is_grad_enabled() or is_more(*incoming, *saved):
-            found = iter(in_graph(rules, *incoming, *saved))
+            found = iter(in_graph(call, *incoming, *saved))
         else:
-            found = iter(rules.gradients(*incoming, *saved))
+            found = iter(call.gradients(incoming, saved))
         gradients = [*(next(found) if wants else None for wants in wanted), *incoming]
         return None, *(
             gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
@@ -556,7 +557,7 @@ class Traced(Function):
                 raise foreign.gets_no_gradient(spec.where, name)
         saved, tensors = Function.kept(ctx), ctx.saved_tensors[-len(step.names) :]
         if spec.op.traits.is_diagonal:
-            return tuple(in_graph(step.rules([True]), tangents[0], *saved))
+            return tuple(in_graph(_Wanted(step, [True]), tangents[0], *saved))
         given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
         # torch switches forward mode off here, and an outer transform needs the tangents of these.
         with forward_ad._set_fwd_grad_enabled(True):
@@ -646,7 +647,7 @@ class _Traced(Operations):
     def slope(self, op: Any, d: Any, saved: Any, parameters: Mapping[str, Any]) -> Any:
         operators = OPERATORS[op.name]
         step = _Step(operators, {operators.spec.arrays[0]: saved, **parameters})
-        return in_graph(step.rules([True]), d, saved)[0]
+        return in_graph(_Wanted(step, [True]), d, saved)[0]
 
 
 _TRACED = _Traced(torch)

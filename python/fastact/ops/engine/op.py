@@ -293,7 +293,7 @@ class Op(Generic[P, R]):
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Whoever records calls like this one, where some tensors require grad."""
-        return handlers.bridge("torch").Recorded(self, args, kwargs)
+        return handlers.bridge("torch").recorder(self, args, kwargs)
 
     if TYPE_CHECKING:
 
