@@ -3,44 +3,27 @@
 Ops ask for them by name (`interop/handlers.py`), so that nothing that an op imports imports ops.
 """
 
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 from .interop import handlers
 
+_MODULES = {
+    "torch": "torch.bridge",
+    "entries": "torch.entries",
+    "dask": "dask",
+    "derivatives": "derivatives.second",
+}
 
-@cache
-def _torch() -> Any:
-    from .torch import bridge
 
-    return bridge
-
-
-def _dispatch() -> Any:
+def _dispatch() -> Any:  # torch.compile reads it
     from .torch import dispatch
 
     return dispatch
 
 
-def _entries() -> Any:
-    from .torch import entries
-
-    return entries
-
-
-@cache
-def _dask() -> Any:
-    from . import dask
-
-    return dask
-
-
-def _derivatives() -> Any:
-    from .derivatives import second
-
-    return second
-
-
 handlers.bridges.update(
-    torch=_torch, dispatch=_dispatch, entries=_entries, dask=_dask, derivatives=_derivatives
+    {n: cache(partial(import_module, f"fastact.{module}")) for n, module in _MODULES.items()},
+    dispatch=_dispatch,
 )

@@ -85,12 +85,8 @@ def arguments(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> 
 # --- families -------------------------------------------------------------------------------------
 
 
-def _where(op: Any) -> str:
-    return f"fastact.{op.name}"
-
-
 def _activated(op: Any, of: Named, z: Any, m: Operations) -> Any:
-    act = activation_op(_where(op), of["activation"])
+    act = activation_op(op._where(), of["activation"])
     if act is None:
         return z
     return m.call(act, z, {n: of.get(n, value) for n, value in act.parameters.items()})
@@ -103,7 +99,7 @@ def _along(bias: Any, ndim: int, axis: int) -> Any:
 def _bias(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if "shape" in op.entry_points["call"].defaults:
         dy, shape = of["dy"], tuple(of["shape"])
-        return (m.sum(dy, axes.unbroadcast(_where(op), shape, dy.shape)).reshape(shape),)
+        return (m.sum(dy, axes.unbroadcast(op._where(), shape, dy.shape)).reshape(shape),)
     if "bias" not in op.saves:
         dy = of["dy"]
         return (m.sum(dy, axes.others((of["axis"] % dy.ndim,), dy.ndim)).reshape(-1),)
@@ -294,7 +290,7 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if "target" in of:
         return _cross_entropy(op, of, m)
     z = _logits(of, m)
-    over = axes.axes(_where(op), of["axis"], z.ndim)
+    over = axes.axes(op._where(), of["axis"], z.ndim)
     sink = of.get("sink")
     if sink is not None:
         shape = [1] * (z.ndim - len(over) - sink.ndim) + [*sink.shape]
@@ -308,7 +304,7 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations) -> dict[str, Any]:
     (dy,), y, of = incoming, of["y"], {**op.entry_points["call"].defaults, **of}
-    over = axes.axes(_where(op), of["axis"], y.ndim)
+    over = axes.axes(op._where(), of["axis"], y.ndim)
     found = {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
     if of.get("softcap"):
         x = m.where(y == 0, 0.0, of["x"])  # what takes no part may be NaN
@@ -323,7 +319,7 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
         share = m.constant(total + of["share"].reshape(tuple(total.shape))) - total
         rows = axes.reduced(y.shape, over, keepdims=False)
         each = (-(share * m.sum(dy * y, over))).reshape(rows)
-        found["sink"] = m.sum(each, axes.unbroadcast(_where(op), shape, rows)).reshape(shape)
+        found["sink"] = m.sum(each, axes.unbroadcast(op._where(), shape, rows)).reshape(shape)
     return found
 
 
@@ -354,7 +350,7 @@ _BY_VALUE: Mapping[str, Callable[[Any, Any, Callable[[Any], Any], Operations], A
 def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     z, target, weight = of["logits"], of["target"], of["weight"]
     axis = of["axis"] if of["axis"] is not None else min(1, z.ndim - 1)
-    over, classes = axes.axes(_where(op), axis, z.ndim), z.shape[axis]
+    over, classes = axes.axes(op._where(), axis, z.ndim), z.shape[axis]
     at = over[0]
     none = m.zeros(tuple(z.shape), z)
     w = 1.0 if weight is None else _along(weight.reshape(-1), z.ndim, at) + none
@@ -389,7 +385,7 @@ _TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 def _along_x(op: Any, of: Named, name: str, m: Operations) -> Any:
     """Give weights or labels, which may be along the axes that a call names, x's axes."""
     array, x = of[name], of["x"]
-    places = weighting.places_of(_where(op), of["axis"], tuple(array.shape), tuple(x.shape), name)
+    places = weighting.places_of(op._where(), of["axis"], tuple(array.shape), tuple(x.shape), name)
     return weighting.placed(array, places, m)
 
 
@@ -409,15 +405,15 @@ def _totals(op: Any, of: Named, over: tuple[int, ...], m: Operations) -> Any:
     numbers = m.constant(numbers).reshape(-1)
     size = count * max(groups, 1)  # elements of no group are added, as 0, to the first one
     return (
-        lambda each: m.collected(each.reshape(-1), numbers, size),
-        lambda sums: m.taken(sums, numbers).reshape(x.shape),
+        lambda each: m.put(each.reshape(-1), numbers, (size,)),
+        lambda sums: sums[numbers].reshape(x.shape),
         is_any,
     )
 
 
 def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x = of["x"]
-    over = axes.axes(_where(op), of["axis"], x.ndim)
+    over = axes.axes(op._where(), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
     total, spread, valid = _totals(op, of, over, m)
     if valid is not True:
@@ -470,7 +466,7 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 
 def _divergence(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, t = (of[name] for name in op.saves)
-    over = axes.axes(_where(op), of["axis"], x.ndim)
+    over = axes.axes(op._where(), of["axis"], x.ndim)
     y = m.sum(_OF_LOGS[op.name](x, t, m), over)
     return (y.reshape(axes.reduced(x.shape, over, of["keepdims"])),)
 

@@ -25,8 +25,14 @@ def results(op: Any, of: Named, m: Any) -> tuple[Any, ...]:
     return (k["r"] * before,)
 
 
+def kept(op: Any, of: Named, m: Any) -> Any:
+    """The activated gates of a call, packed as they are saved."""
+    k = activated(op, of, m)
+    return m.concat([k[letter] for letter in _letters(op, of)])
+
+
 def activated(op: Any, of: Named, m: Any) -> dict[str, Any]:
-    """The gates of a call, in the order in which they are saved."""
+    """The gates of a call, by their letters."""
     letters = _letters(op, of)
     packed = [letter for letter in letters if letter != "q"]
 
@@ -50,7 +56,7 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Any) -> dict[st
     """
     letters, before = _letters(op, named), named[op.state]
     k = _parts(named["gates"], letters)
-    dh, *others, kept = (*incoming, None)[: len(op.results) + 1]
+    dh, *others, back = (*incoming, None)[: len(op.results) + 1]
     dh, dc = (0.0 if d is None else d for d in (dh, *others, None)[:2])
     if "o" in k:
         t = m.tanh(named["c"])
@@ -60,7 +66,7 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Any) -> dict[st
         dk, dstate = {"z": dh * (before - k["n"]), "n": dh * (1 - k["z"])}, dh * k["z"]
     else:
         dk, dstate = {"r": dh * before}, dh * k["r"]
-    more = {} if kept is None else _parts(kept, letters)
+    more = {} if back is None else _parts(back, letters)
     dk = {letter: d + more.get(letter, 0.0) for letter, d in dk.items()}
     da = {letter: d * _slope(letter, k) for letter, d in dk.items()}
     du = da
@@ -75,25 +81,6 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Any) -> dict[st
         **{"gates": of_gates, "recurrent": of_recurrent, op.state: dstate},
         **{"bias": of_bias, "recurrent_bias": of_recurrent_bias},
     }
-
-
-def tangent(op: Any, tangents: Named, named: Named, m: Any) -> Any:
-    """The tangent of the activated gates, by the tangents of the arguments."""
-    letters = _letters(op, named)
-    k = _parts(named["gates"], letters)
-    packed = [letter for letter in letters if letter != "q"]
-    none = 0.0 * m.concat([k[letter] for letter in packed])
-    x, u = (
-        _parts(sum((tangents[n] for n in names if n in tangents), none), packed)
-        for names in (("gates", "bias"), ("recurrent", "recurrent_bias"))
-    )
-    if "q" not in k:
-        moved = {letter: (x[letter] + u[letter]) * _slope(letter, k) for letter in packed}
-    else:
-        moved = {letter: (x[letter] + u[letter]) * _slope(letter, k) for letter in "rz"}
-        n = x["n"] + moved["r"] * k["q"] + k["r"] * u["n"]
-        moved |= {"n": n * _slope("n", k), "q": u["n"]}
-    return m.concat([moved[letter] for letter in letters])
 
 
 def _letters(op: Any, named: Named) -> str:

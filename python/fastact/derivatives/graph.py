@@ -174,7 +174,7 @@ class Graph:
         return self.elementwise(array, (x, lambda t: self.expanded(t, shape)))
 
     def put(self, d: Any, index: Any, shape: Shape) -> Any:
-        """Zeros of a shape, with an array at an index."""
+        """Zeros of a shape, with an array at an index, or sums of its elements by numbers."""
         back = Edge(d, lambda e: e[index], lambda t: self.put(t, index, shape))
         return Value(self, self.m.put(raw(d), index, tuple(shape)), back)
 
@@ -210,20 +210,6 @@ class Graph:
         found = slopes(*arrays)
         parts = ((x, lambda d, by=by: d * by) for x, by in zip(arrays, found, strict=True))
         return self.elementwise(sum(map(raw, found)), *parts)
-
-    def collected(self, x: Any, numbers: Any, count: int) -> Value:
-        back = Edge(
-            x, lambda d: self.taken(d, numbers), lambda t: self.collected(t, numbers, count)
-        )
-        return Value(self, self.m.collected(raw(x), numbers, count), back)
-
-    def taken(self, x: Any, numbers: Any) -> Value:
-        back = Edge(
-            x,
-            lambda d: self.collected(d, numbers, x.shape[0]),
-            lambda t: self.taken(t, numbers),
-        )
-        return Value(self, self.m.taken(raw(x), numbers), back)
 
     def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Value:
         made = Value(self, self.m.call(op, raw(x), parameters))

@@ -16,10 +16,10 @@ class Operations:
     derivative; `call` an activation with its parameters, `slope` and `curve` its `backward` and the
     gradient of that by what is saved; `of_ones` what an op gives of ones in an array's shape, a
     constant; `sloped` the sum of slopes, which are its own derivatives by these arrays; `expanded`
-    an array repeated to a shape; `put` zeros of a shape with an array at an index; `collected` the
-    sums of elements by the number of each, and `taken` the elements of such numbers. `times`,
-    `less` and `add_product` may write an array whose values are not needed any more, as new memory
-    costs what a pass costs: torch's do.
+    an array repeated to a shape; `put` zeros of a shape with an array at an index, or with the sums
+    of its elements by the number of each, where the index is an array of numbers. `times`, `less`
+    and `add_product` may write an array whose values are not needed any more, as new memory costs
+    what a pass costs: torch's do.
 
     needs : what a namespace must have.
     """
@@ -93,23 +93,16 @@ class Operations:
         return self.xp.cat(parts, -1) if self._is_torch else self.xp.concatenate(parts, axis=-1)
 
     def put(self, d: Any, index: Any, shape: Sequence[int]) -> Any:
-        made = self.zeros(shape, d)
+        made, adds = self.zeros(shape, d), hasattr(index, "shape")
+        if adds and self._is_torch:
+            return made.index_add(0, index, d)
         if hasattr(made, "at"):  # of JAX, which does not write
-            return made.at[index].set(d)
-        made[index] = d
+            return made.at[index].add(d) if adds else made.at[index].set(d)
+        if adds:
+            self.xp.add.at(made, index, d)
+        else:
+            made[index] = d
         return made
-
-    def collected(self, x: Any, numbers: Any, count: int) -> Any:
-        made = self.zeros((count,), x)
-        if self._is_torch:
-            return made.index_add(0, numbers, x)
-        if hasattr(made, "at"):
-            return made.at[numbers].add(x)
-        self.xp.add.at(made, numbers, x)
-        return made
-
-    def taken(self, x: Any, numbers: Any) -> Any:
-        return x[numbers]
 
     def cast(self, value: Any, like: Any) -> Any:
         """An array in another one's dtype."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import formulas, rows
+from . import formulas, gates, rows
 from .graph import Graph, Value, raw
 from .operations import Operations as Operations
 
@@ -48,11 +48,16 @@ def second(
     return [*map(raw, moved)], {n: raw(d) for n, d in zip(saved, pulled, strict=True)}
 
 
-def tangents(op: Any, given: Named, named: Named, m: Any) -> list[Any]:
-    """The tangents of the results, by the arguments' tangents; named: also what `forward` saved."""
+def tangents(op: Any, given: Named, named: Named, m: Any, *, keeps: bool = False) -> list[Any]:
+    """The tangents of the results, by the arguments' tangents; named: also what `forward` saved.
+
+    keeps : behind them those of the gates as they are saved.
+    """
     g = Graph(m)
     values = {n: g.value(named[n]) for n in given}
     made = formulas.results(op, {**named, **values}, g)
+    if keeps:
+        made = (*made, gates.kept(op, {**named, **values}, g))
     return [*map(raw, g.push(made, [*values.values()], [*given.values()]))]
 
 

@@ -104,8 +104,7 @@ def _why_not_built() -> str:
 
 @lru_cache(maxsize=1)
 def _why_not_here() -> str:
-    reason: str = _module().problem_of_machine()
-    return reason
+    return str(_module().problem_of_machine())
 
 
 def cuda_why() -> str:

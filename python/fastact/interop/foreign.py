@@ -8,7 +8,7 @@ caller has imported it.
 import ctypes
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from numbers import Real
 from typing import Any
@@ -238,10 +238,15 @@ def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """The tensors of a call, in tuples too."""
     torch = _torch()
     if torch is not None:
-        for value in (*args, *kwargs.values()):
-            for one in value if type(value) is tuple else (value,):
-                if isinstance(one, torch.Tensor):
-                    yield one
+        for one in flat(args, kwargs):
+            if isinstance(one, torch.Tensor):
+                yield one
+
+
+def flat(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The arguments of a call, with what is in tuples one by one."""
+    for value in (*args, *kwargs.values()):
+        yield from value if type(value) is tuple else (value,)
 
 
 def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
@@ -256,10 +261,14 @@ def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
 def is_for_dispatcher(tensor: Any) -> bool:
     """Whether torch's dispatcher is to carry out what is done to a tensor.
 
-    That is any while somebody looks at each operation, else one without memory of its own, and one
-    that has a tangent.
+    That is any while somebody looks at each operation, else one that is more than its memory.
     """
-    return is_watched() or lacks_memory(tensor) or has_tangent(tensor)
+    return is_watched() or is_more_than_memory(tensor)
+
+
+def is_more_than_memory(tensor: Any) -> bool:
+    """Whether a tensor has no memory of its own, or a tangent beside it."""
+    return lacks_memory(tensor) or has_tangent(tensor)
 
 
 def lacks_memory(tensor: Any) -> bool:
@@ -340,8 +349,7 @@ def is_overridden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     torch = _torch()
     return torch is not None and any(
         hasattr(type(one), "__torch_function__") and not isinstance(one, torch.Tensor)
-        for value in (*args, *kwargs.values())
-        for one in (value if type(value) is tuple else (value,))
+        for one in flat(args, kwargs)
     )
 
 
@@ -371,13 +379,10 @@ def mark_written(array: Any) -> None:
         marker()((array,))
 
 
+@cache
 def marker() -> Any:
     """Give a function that raises the version counters of tensors; inference tensors have none."""
-    return _marker(_torch())
-
-
-@lru_cache(maxsize=1)  # of the one torch there is
-def _marker(torch: Any) -> Any:
+    torch = sys.modules["torch"]
     # The public function takes three times as long: it asks whether it got one tensor or many.
     quick: Any = getattr(torch._C, "_increment_version", None)
     try:

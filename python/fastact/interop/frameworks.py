@@ -369,9 +369,7 @@ def _not_exportable(where: str, argument: str, array: Any, reason: object) -> Ty
 NUMPY = _NumPy()
 
 
-@lru_cache(maxsize=64)
-def _of_interface(name: str) -> Framework:
-    return _Interface(name)
+_of_interface = lru_cache(maxsize=64)(_Interface)
 
 
 @lru_cache(maxsize=64)

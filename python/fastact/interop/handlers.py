@@ -45,8 +45,8 @@ def handler_of(op: Any, args: Args, kwargs: Named) -> Handler | None:
 bridges: dict[str, Callable[[], Any]] = {}
 
 
-def _by(bridge: str, function: str) -> Callable[[Any, Args, Named], Any]:
-    return lambda op, args, kwargs: getattr(bridges[bridge](), function)(op, args, kwargs)
+def _by(name: str, function: str) -> Callable[[Any, Args, Named], Any]:
+    return lambda op, args, kwargs: getattr(bridge(name), function)(op, args, kwargs)
 
 
 def _is_cast(op: Any, args: Args, kwargs: Named) -> bool:
@@ -54,7 +54,7 @@ def _is_cast(op: Any, args: Args, kwargs: Named) -> bool:
 
 
 def _is_lazy(op: Any, args: Args, kwargs: Named) -> bool:
-    return bool(args) and foreign.is_lazy(args[0]) and bool(bridges["dask"]().serves(op))
+    return bool(args) and foreign.is_lazy(args[0]) and bool(bridge("dask").serves(op))
 
 
 register(Handler(_is_cast, _by("torch", "call_in_float32")))
@@ -63,29 +63,14 @@ register(Handler(lambda op, *call: foreign.is_for_torch(*call), _by("torch", "ca
 register(Handler(_is_lazy, _by("dask", "call")))
 
 
-def derivatives() -> Any:
-    """Import what finds derivatives that ops have no kernels for."""
-    return bridges["derivatives"]()
-
-
-def recorder(op: Any, args: Args, kwargs: Named) -> Any:
-    """Whoever records calls like this one, where some tensors require grad."""
-    return bridges["torch"]().recorder(op, args, kwargs)
+def bridge(name: str) -> Any:
+    """Import a bridge: "derivatives" is what finds those that ops have no kernels for."""
+    return bridges[name]()
 
 
 def traced(op: Any, args: Args, kwargs: Named) -> Any:
     """The call as torch.compile reads it."""
-    return one_by_one(op, partial(bridges["dispatch"]().traced, op), args, kwargs)
-
-
-def call_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
-    """A call of `op.quantized`, of tensors of torch that have no memory of their own."""
-    return bridges["dispatch"]().call_quantized(op, args, kwargs, **given)
-
-
-def traced_quantized(op: Any, args: Args, kwargs: Named, **given: Any) -> Any:
-    """A call of `op.quantized` as torch.compile reads it."""
-    return bridges["dispatch"]().traced_quantized(op, args, kwargs, **given)
+    return one_by_one(op, partial(bridge("dispatch").traced, op), args, kwargs)
 
 
 def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
@@ -95,7 +80,7 @@ def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
     """
     if next(foreign.tensors(args, kwargs), None) is None:
         return NotImplemented
-    return bridges["entries"]().entered(op, entry, args, kwargs)
+    return bridge("entries").entered(op, entry, args, kwargs)
 
 
 def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:

@@ -8,6 +8,7 @@ op's own words where it would be refused.
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._cpu import View
 from .frameworks import NUMPY, Framework, Place
@@ -22,6 +23,7 @@ class Shape:
     __slots__ = ("memory",)
     __dlpack__ = None  # what `frameworks.framework_of` knows arrays by
     __fastact_framework__: "_Shapes"
+    memory: NDArray[Any]
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, writable: bool = False) -> None:
         self.memory = np.empty(shape, dtype)
@@ -35,8 +37,7 @@ class Shape:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.memory.shape
-        return shape
+        return self.memory.shape
 
     @property
     def ndim(self) -> int:
@@ -44,8 +45,7 @@ class Shape:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self.memory.dtype
-        return dtype
+        return self.memory.dtype
 
 
 class _Shapes(Framework):

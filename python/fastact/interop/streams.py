@@ -38,14 +38,10 @@ def _cupy_current(cupy: Any, device: int) -> int:
         return int(cupy.cuda.get_current_stream().ptr)
 
 
-def _numba_current(numba: Any, device: int) -> int:
-    return PER_THREAD if numba.config.CUDA_PER_THREAD_DEFAULT_STREAM else LEGACY
-
-
 #: Frameworks whose current stream only they themselves can tell: module, device -> address.
 _CURRENT: dict[str, Callable[[Any, int], int]] = {
     "cupy": _cupy_current,
-    "numba": _numba_current,
+    "numba": lambda numba, _: numba.config.CUDA_PER_THREAD_DEFAULT_STREAM and PER_THREAD,
 }
 
 
@@ -55,11 +51,8 @@ def current(framework: str, device: int) -> int | None:
     return None if ask is None else ask(sys.modules[framework], device) or LEGACY
 
 
-@contextmanager
-def _torch_on(torch: Any, device: int, stream: int) -> Iterator[None]:
-    external = torch.cuda.ExternalStream(stream, device=device)
-    with torch.cuda.stream(external):
-        yield
+def _torch_on(torch: Any, device: int, stream: int) -> Any:
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
 
 
 @contextmanager

@@ -32,18 +32,15 @@ class Axis(NamedTuple):
     outputs: Places
 
 
-def _by_one(length: int) -> int:
-    return length + 1
+def _outputs_along(call: Any, arrays: Places, *, doubled: bool = False) -> list[int | None] | None:
+    """Find where an axis of the arrays lies in the outputs; None: the op takes no longer one.
 
+    doubled : the axis is tried twice as long, else longer by one.
+    """
 
-def _twice(length: int) -> int:
-    return 2 * length
+    def longer(length: int) -> int:
+        return 2 * length if doubled else length + 1
 
-
-def _outputs_along(
-    call: Any, arrays: Places, longer: Callable[[int], int] = _by_one
-) -> list[int | None] | None:
-    """Find where an axis of the arrays lies in the outputs; None: the op takes no longer one."""
     shapes = [
         [longer(n) if i == axis else n for i, n in enumerate(array.shape)]
         for array, axis in zip(call.given, arrays, strict=True)
@@ -159,7 +156,7 @@ def _specs(call: Any, given: Sequence[PartitionSpec]) -> list[PartitionSpec]:
     for axis in range(max(map(len, shapes))):
         for arrays in _alignments(call, axis, of_any_length=True):
             parted = left.intersection(enumerate(arrays))
-            outputs = _outputs_along(call, arrays, _twice) if parted else None
+            outputs = _outputs_along(call, arrays, doubled=True) if parted else None
             if outputs is None:
                 continue
             if len(names := {given[k][i] for k, i in parted}) > 1:

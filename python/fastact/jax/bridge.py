@@ -65,16 +65,11 @@ def _of_output(array: Any) -> Any:
 _ARRAYS = (jax.Array, np.ndarray, Doubles)
 
 
-def _moments_of(count: int | None, arrays: Sequence[Any]) -> Moments:
-    mean, m2, *counts = arrays
-    return Moments.of_checked(counts[0] if counts else count, mean, m2)
-
-
 _register(
     Moments,
     lambda m: parts_of(m)[:2] if isinstance(m.count, int) else parts_of(m),
     lambda m: m.count if isinstance(m.count, int) else None,
-    _moments_of,
+    lambda count, arrays: Moments.of_checked(*arrays[2:] or (count,), *arrays[:2]),
 )
 
 
@@ -106,8 +101,7 @@ def _taken_apart(
 ) -> tuple[Template, list[Any]]:
     """The template of a call, with options by keyword, and its arrays."""
     count = len(point.arrays)
-    either = [name for name in point.defaults if name not in point.by_keyword]
-    options = dict(zip(either, args[count:], strict=False))
+    options = dict(zip(point.leading[count:], args[count:], strict=False))
     if len(options) == len(args[count:]) and not options.keys() & kwargs.keys():
         args, kwargs = args[:count], {**options, **kwargs}  # else the op says what is wrong
     if kwargs.get(TOLD) is not None:
@@ -426,8 +420,8 @@ class Derivative:
         asked = range(len(primals), len(primals) + count)
         for i, name in zip(self.kept, names, strict=True):
             if i in asked and i not in known and name in self.spec.kept:
-                named, dtype = self._named(kept), arrays[i].dtype
-                known[i] = composed.tangent(self.op, given, named, dtype)
+                named = self._named(kept) | dict(zip(self.names, primals, strict=True))
+                known[i] = composed.tangent(self.op, given, named, arrays[i].dtype)
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:

@@ -68,6 +68,11 @@ def gradients(
 
 
 def tangent(op: Any, tangents: Mapping[str, Any], named: Mapping[str, Any], dtype: Any) -> Any:
-    """The tangent of the activated gates, by the tangents of the arguments."""
+    """The tangent of the activated gates, by the arguments and their tangents."""
     tangents, named = ({n: _JAX.wide(v) for n, v in each.items()} for each in (tangents, named))
-    return gates.tangent(op, tangents, named, _JAX).astype(dtype)
+
+    def kept(by: Mapping[str, Any]) -> Any:
+        return gates.kept(op, {**named, **by}, _JAX)
+
+    moved = jax.jvp(kept, ({n: named[n] for n in tangents},), (tangents,))[1]
+    return moved.astype(dtype)

@@ -7,8 +7,8 @@ Why it is built so: docs/design/torch.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -38,14 +38,14 @@ class Recorded:
     outputs : for each of the op's gradients, shape, dtype and device where it is needed and None
         where not; empty where all of the tensors' are.
     options : what backward is told again.
-    numbers : options that are tensors, and so known by no key, and their places among the tensors.
     others : what is saved and is no tensor, with None in the places of tensors; empty where all
         are tensors; None before the first call.
     shown : the places in what is saved of what `forward` makes besides, where that has gradients,
         or is all that a derivative of the gradients could find the arguments by: results of the
         step, too.
     count : of the op's results.
-    known : the rules of its gradients, after the first that are recorded.
+    rest : the arguments that are no tensors, and what is saved and is none.
+    needed : for each tensor its name, None where it needs no gradient.
     simple : whether the tensors are all that is given by position, and the results are arrays.
     kwargs : what is given by name then, which has no tensors.
     """
@@ -69,11 +69,9 @@ class Recorded:
         self.options = {n: v for n, v in named.items() if n in spec.told and n not in tensors}
         self.needed = [n if at >= 0 else None for n, at in zip(tensors, self.places, strict=True)]
         self.rest = {n: v for n, v in named.items() if n not in tensors}
-        self.numbers = {n: i for i, n in enumerate(self.names) if n in spec.told}
         self.others: tuple[Any, ...] | None = None
         self.shown: list[int] = []
         self.count = len(op.results)
-        self.known: Rules | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
@@ -124,22 +122,11 @@ class Recorded:
                 found[place] = value.shape, value.dtype, value.device
         return found
 
-    def rules(self, count: int, numbers: Mapping[str, Any]) -> "Rules":
-        """How its gradients are computed in a graph; count: of what comes in."""
-        if self.known is None or numbers:
-
-            def gradients(*tensors: Any) -> Any:
-                return self.gradients(tensors[:count], tensors[count:], numbers)
-
-            def second(wanted: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-                parts, options = (tensors[:count], tensors[count:]), {**self.options, **numbers}
-                return self.spec.second(wanted, ddx, *parts, options, torch.empty_like)
-
-            rules = Rules(gradients, second, {**self.rest, **numbers}, self.needed)
-            if numbers:
-                return rules
-            self.known = rules
-        return self.known
+    def second(
+        self, wanted: Sequence[bool], ddx: Sequence[Any], incoming: Any, saved: Any
+    ) -> Sequence[Any]:
+        """The gradients of the gradients, by kernels alone: those that are wanted, else None."""
+        return self.spec.second(wanted, ddx, incoming, saved, self.options, torch.empty_like)
 
     def incoming(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """The results' gradients, and then the kept arrays'."""
@@ -147,11 +134,9 @@ class Recorded:
         kept = map(self.spec.saves.index, self.spec.kept)
         return *gradients[: self.count], *map(shown.get, kept)
 
-    def gradients(
-        self, incoming: Sequence[Any], saved: Sequence[Any], numbers: Mapping[str, Any]
-    ) -> Sequence[Any]:
+    def gradients(self, incoming: Sequence[Any], saved: Sequence[Any]) -> Sequence[Any]:
         """The gradients of the tensors, None of those that are not needed."""
-        options = {**self.options, **numbers} if numbers else self.options
+        options = self.options
         if self.others:
             saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
         if self.shown:
@@ -230,8 +215,6 @@ class Step(Function):
         if call.shown:
             results = result if type(result) is tuple else (result,)
             result = (*results, *[saved[i] for i in call.shown])
-        if call.numbers:
-            ctx.numbers = {name: tensors[i].item() for name, i in call.numbers.items()}
         ctx.call = call
         # These do what `save_for_backward` and `set_materialize_grads` do, without a call of each.
         ctx.to_save, ctx.materialize_grads = saved, False
@@ -244,16 +227,15 @@ class Step(Function):
             return (None,) * (2 + len(call.places))
         if call.shown:
             incoming = call.incoming(incoming)
-        saved, numbers = ctx.saved_tensors, ctx.numbers if call.numbers else {}
+        saved = ctx.saved_tensors
         by_kernels = not (call.shown and any(map(is_batch, incoming)))  # they refuse a batch
         if by_kernels and not _is_grad_enabled() and not _are_transforms_active():
             try:
-                return None, None, *call.gradients(incoming, saved, numbers)
+                return None, None, *call.gradients(incoming, saved)
             except TypeError:
                 if not is_more(*incoming, *saved):
                     raise
-        rules = call.rules(len(incoming), numbers)
-        return None, None, *in_graph(call.spec, rules, *incoming, *saved)
+        return None, None, *in_graph(call, *incoming, *saved)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -281,25 +263,18 @@ def finds_all(
     return not makes or (is_clear and all(id(tensor) in kept for tensor in needed))
 
 
-class Rules(NamedTuple):
-    """How the gradients of a call are computed, and theirs.
+def in_graph(call: Any, *tensors: Any) -> Sequence[Any]:
+    """The gradients of an op, which are computed of tensors that may have gradients themselves.
 
-    gradients : takes the results' gradients and the saved arrays.
-    second : takes for each of these whether its gradient is wanted, then the gradients' own
-        gradients, and these arrays; it gives a gradient for each, or None.
-    options : the call's other arguments.
-    names : the arguments that the gradients are of; None where none is computed.
+    call : `Recorded`, or what is like it: it has `spec`, `rest`, `needed`, `gradients`, `second`.
     """
-
-    gradients: Callable[..., Any]
-    second: Callable[..., Any]
-    options: Mapping[str, Any]
-    names: Sequence[str | None]
+    return of_batch(lambda *each: apply(Twice, call, *each), *tensors)
 
 
-def in_graph(spec: Spec, rules: Rules, *tensors: Any) -> Sequence[Any]:
-    """The gradients of an op, which are computed of tensors that may have gradients themselves."""
-    return of_batch(lambda *each: apply(Twice, spec, rules, *each), *tensors)
+def _parted(spec: Spec, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The incoming gradients and the saved values of a call."""
+    count = len(tensors) - len(spec.saves)
+    return tensors[:count], tensors[count:]
 
 
 def once(where: str, found: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
@@ -315,54 +290,45 @@ class Twice(Function):
     """
 
     @staticmethod
-    def forward(spec: Spec, rules: Rules, *tensors: Any) -> tuple[Any, ...]:
+    def forward(call: Any, *tensors: Any) -> tuple[Any, ...]:
         known = {*map(id, tensors)}  # given back as it is, one could not be saved, too
-        found = rules.gradients(*tensors)
+        found = call.gradients(*_parted(call.spec, tensors))
         return tuple(g.view_as(g) if id(g) in known and g is not None else g for g in found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.spec, ctx.rules, *tensors = inputs
-        ctx.where = ctx.spec.where
+        ctx.call, *tensors = inputs
+        ctx.where = ctx.call.spec.where
         Function.keep(ctx, tensors)
 
     @staticmethod
     def backward(ctx: Any, *ddx: Any) -> Any:
         if all(d is None for d in ddx):
             return (None,) * len(ctx.needs_input_grad)
-        spec, rules, wanted = ctx.spec, ctx.rules, ctx.needs_input_grad[2:]
+        call, wanted = ctx.call, ctx.needs_input_grad[1:]
         tensors, count = Function.kept(ctx), len(ddx)
-        if spec.op.piecewise_linear:
+        if call.spec.op.piecewise_linear:
             _, *saved = tensors
-            return None, None, *in_graph(spec, rules, *ddx, *saved), *map(torch.zeros_like, saved)
+            return None, *in_graph(call, *ddx, *saved), *map(torch.zeros_like, saved)
 
         def second(*each: Any) -> Any:
-            if spec.differentiates:
-                return rules.second(wanted, each[:count], each[count:])
-            return _composed(spec, rules, wanted, each[:count], each[count:])
+            if call.spec.differentiates:
+                return call.second(wanted, each[:count], *_parted(call.spec, each[count:]))
+            return _composed(call, wanted, each[:count], each[count:])
 
-        return None, None, *_third(ctx, second, *ddx, *tensors)
+        every = (*ddx, *tensors)
+        if _is_grad_enabled() or _are_transforms_active() or is_more(*every):
+            return None, *once(ctx.where, second, *every)
+        return None, *second(*every)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        find = _by_slope if ctx.spec.op.traits.is_diagonal else _by_change
-        return find(ctx.spec, ctx.rules, Function.kept(ctx), tangents[2:])
+        find = _by_slope if ctx.call.spec.op.traits.is_diagonal else _by_change
+        return find(ctx.call, Function.kept(ctx), tangents[1:])
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *values: Any) -> Any:
         return one_by_one(Twice.apply, info.batch_size, in_dims, values)
-
-
-def _third(ctx: Any, second: Callable[..., Any], *tensors: Any) -> Sequence[Any]:
-    """A second derivative, whose own is an error."""
-    if (
-        _is_grad_enabled()
-        or _are_transforms_active()
-        or any(map(is_batch, tensors))
-        or foreign.has_tangent(*tensors)
-    ):
-        return once(ctx.where, second, *tensors)
-    return second(*tensors)  # type: ignore[no-any-return]
 
 
 def by_formula(
@@ -394,27 +360,27 @@ def _taken_apart(
     spec: Spec, options: Mapping[str, Any], tensors: Sequence[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Give formulas the incoming gradients, and by name the saved values beside options."""
-    every = [*map(TORCH.wide, tensors)]
-    count = len(every) - len(spec.saves)
-    saved = zip(spec.saves, every[count:], strict=True)
-    return every[:count], {**options, **{n: v for n, v in saved if v is not None}}
+    incoming, kept = _parted(spec, [*map(TORCH.wide, tensors)])
+    saved = zip(spec.saves, kept, strict=True)
+    return [*incoming], {**options, **{n: v for n, v in saved if v is not None}}
 
 
 def _composed(
-    spec: Spec, rules: Rules, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
+    call: Any, wanted: Sequence[bool], ddx: Sequence[Any], given: Sequence[Any]
 ) -> Sequence[Any]:
     """Gradients of gradients by one kernel, or else by the op's formula in torch's arithmetic."""
-    named_ddx = zip(rules.names, ddx, strict=False)
+    spec = call.spec
+    named_ddx = zip(call.needed, ddx, strict=False)
     back = {n: d for n, d in named_ddx if n is not None and d is not None}
     by_operations = foreign.is_traced() or is_more(*back.values())
     if spec.by_kernel is not None and not (
         by_operations or any(map(foreign.lacks_memory, back.values()))
     ):
-        made = spec.second_by_kernel(wanted, back, given, rules.options, torch.empty_like)
+        made = spec.second_by_kernel(wanted, back, given, call.rest, torch.empty_like)
         if made is not None:
-            return made
+            return made  # type: ignore[no-any-return]
     back = {n: TORCH.wide(d) for n, d in back.items()}
-    incoming, named = _taken_apart(spec, rules.options, given)
+    incoming, named = _taken_apart(spec, call.rest, given)
     found = derivatives.second(spec.op, back, incoming, named, TORCH, wants_dy=wanted[0])
     pairs = zip((*found[0], *map(found[1].get, spec.saves)), given, strict=True)
     return [None if d is None or t is None else d.to(t.dtype) for d, t in pairs]
@@ -424,38 +390,35 @@ def _composed(
 # The tangents of gradients, by the tangents of all that they were computed of.
 
 
-def _by_slope(
-    spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[Any, ...]:
+def _by_slope(call: Any, tensors: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
     """Find them where results follow element by element: a derivative is its own transpose."""
     (_, saved), (of_dy, of_saved) = tensors, tangents
-    parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
-    if spec.op.piecewise_linear:
+    parts = [] if of_dy is None else [*in_graph(call, of_dy, saved)]
+    if call.spec.op.piecewise_linear:
         parts = parts or [torch.zeros_like(saved)]
     elif of_saved is not None:
 
         def second(ddx: Any, *each: Any) -> Any:
-            return rules.second((False, True), (ddx,), each)[1:]
+            return call.second((False, True), (ddx,), each[:1], each[1:])[1:]
 
-        parts += once(spec.where, second, of_saved, *tensors)
+        parts += once(call.spec.where, second, of_saved, *tensors)
     return (sum(parts[1:], parts[0]),)
 
 
-def _by_change(
-    spec: Spec, rules: Rules, tensors: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[Any, ...]:
+def _by_change(call: Any, tensors: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
     """Find them by the op's formula, in torch's arithmetic."""
-    names, count = [n for n in rules.names if n is not None], len(tensors)
+    spec = call.spec
+    names, count = [n for n in call.needed if n is not None], len(tensors)
 
     def found(*each: Any) -> Any:
-        incoming, named = _taken_apart(spec, rules.options, each[:count])
+        incoming, named = _taken_apart(spec, call.rest, each[:count])
         moved = _taken_apart(spec, {}, each[count:])
         made = derivatives.changes(spec.op, names, incoming, named, moved, TORCH)
         given, saved = each[: len(incoming)], each[len(incoming) : count]
         return [d.to(_dtype_of(n, spec, given, saved)) for n, d in zip(names, made, strict=True)]
 
     made = iter(once(spec.where, found, *tensors, *tangents))
-    return tuple(None if name is None else next(made) for name in rules.names)
+    return tuple(None if name is None else next(made) for name in call.needed)
 
 
 class Once(Function):
@@ -592,9 +555,22 @@ for _node in (Step, Twice):
     _node._backward_cls.apply = _node.backward
 
 
-def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recorded:
-    """How a call is recorded that is found to be one that can be."""
+def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """How a call is recorded that is found to be one that can be, and every other one like it."""
     spec = spec_of(op)
     named = spec.named(args, kwargs)
     check_recorded(spec, named)
+    if any(_is_tensor(named.get(name)) for name in spec.told):
+        return partial(_with_numbers, spec)
     return Recorded(spec, named, args, kwargs)
+
+
+def _with_numbers(spec: Spec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A recorded call with options that are tensors of one element, whose numbers no key has."""
+    named = spec.named(args, kwargs)
+    for name in spec.told & named.keys():
+        if _is_tensor(named[name]) and named[name].numel() == 1:
+            named[name] = named[name].item()
+    arrays = [named[name] for name in spec.arrays if name in named]
+    rest = {name: value for name, value in named.items() if name not in spec.arrays}
+    return Recorded(spec, named, arrays, rest)((*arrays,), rest)

@@ -13,7 +13,7 @@ import torch
 
 from ..interop import foreign
 from .autograd import recorder
-from .spec import spec_of, tensors_of
+from .spec import spec_of
 
 
 def call_in_float32(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -36,8 +36,8 @@ def call_overridden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """Ask an argument that answers torch's functions for the op's result."""
     given = {name: getattr(value, "name", value) if name == "activation" else value
              for name, value in kwargs.items()}  # fmt: skip
-    flat = [one for v in (*args, *given.values()) for one in (v if type(v) is tuple else (v,))]
-    relevant = [one for one in flat if hasattr(type(one), "__torch_function__")]
+    every = foreign.flat(args, given)
+    relevant = [one for one in every if hasattr(type(one), "__torch_function__")]
     return torch.overrides.handle_torch_function(op, relevant, *args, **given)
 
 
@@ -47,10 +47,8 @@ def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     A call without an operator is not seen by who looks at operations; a tracer refuses it.
     """
     named = spec_of(op).named(args, kwargs)
-    tensors = tensors_of(named)
-    has_to = foreign.is_traced() or any(
-        foreign.lacks_memory(tensor) or foreign.has_tangent(tensor) for tensor in tensors
-    )
+    tensors = [*foreign.tensors((), named)]
+    has_to = foreign.is_traced() or any(map(foreign.is_more_than_memory, tensors))
     if has_to or (foreign.is_watched() and op.has_operator(named)):
         from . import dispatch  # late, because registering its operators takes time
 

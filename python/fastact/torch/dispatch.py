@@ -18,6 +18,7 @@ what is computed are laid out alike.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import Parameter, signature
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
@@ -26,7 +27,6 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _cpu
-from ..derivatives import gates
 from ..derivatives import second as derivatives
 from ..derivatives.operations import Operations
 from ..interop import foreign, validate
@@ -48,7 +48,6 @@ from . import decompositions
 from .autograd import (
     TORCH,
     Function,
-    Rules,
     apply,
     by_formula,
     finds_all,
@@ -65,7 +64,6 @@ from .spec import (
     named_dtype,
     signed,
     spec_of,
-    tensors_of,
 )
 
 # An annotation of an op's signature in words of a schema.
@@ -123,9 +121,9 @@ class Operators:
         library.define(f"{name}_forward({of_call}) -> {every if written else 'Tensor[]'}")
         ddx = [f"Tensor? d{name}" for name in op.gradients]
         library.define(f"{name}_backward({', '.join(['bool[] wanted', *backward])}) -> Tensor[]")
-        runs = {
-            "": self._run_call,
-            "_forward": self._run_forward,
+        runs: dict[str, Callable[..., Any]] = {
+            "": partial(self._run_call, "call"),
+            "_forward": partial(self._run_call, "forward"),
             "_backward": self._run_backward,
         }
         if spec.differentiates:
@@ -151,7 +149,7 @@ class Operators:
             )
         library.impl(name, self._differentiable, "Autograd")
         if not op.traits.counts_elements:  # the numbers that it draws are nobody else's
-            decompositions.register(self.call, _fake(self._run_call), self._composed)
+            decompositions.register(self.call, _fake(runs[""]), self._composed)
         for device in op.traits.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
@@ -165,7 +163,10 @@ class Operators:
                 self.takes |= _OWN
                 self.defaults |= dict.fromkeys(_OWN)
             elif name not in _EVERY:
-                self.takes[name] = _type_of(p.annotation, vars(modules[function.__module__]))
+                kind = p.annotation  # which may be text, to be read in its module
+                if isinstance(kind, str) and kind not in _TYPES:
+                    kind = eval(kind, vars(modules[function.__module__]))
+                self.takes[name] = _TYPES[kind]
                 if p.default is not Parameter.empty:
                     self.defaults[name] = p.default
 
@@ -261,44 +262,28 @@ class Operators:
         """An operator's arguments as the op takes them; the last ones may be left out."""
         return self._given(zip(self.takes, values, strict=False))
 
-    def _checked(self, computes: bool, values: Sequence[Any]) -> dict[str, Any]:
-        """Name the values; check their shapes if the call is only traced: nothing else does."""
-        named = self.named(values)
-        if not computes:
-            _check_shapes(self.spec.op, named)
-        return named
-
     def _given(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """Without parameters of an activation that are not given.
 
         A schema has a list where an op takes one integer or several: of one it is that integer.
         """
-        return {
-            name: self._of_list(name, value) if isinstance(value, list) else value
-            for name, value in pairs
-            if not (value is None and self.takes[name] == _OWN.get(name))
-        }
-
-    def _of_list(self, name: str, values: list[Any]) -> Any:
-        is_one = len(values) == 1 and self.takes[name].startswith("int[]")
-        return values[0] if is_one else tuple(values)
+        found = {n: v for n, v in pairs if v is not None or self.takes[n] != _OWN.get(n)}
+        for name, value in found.items():
+            if isinstance(value, list):
+                is_one = len(value) == 1 and self.takes[name].startswith("int[]")
+                found[name] = value[0] if is_one else tuple(value)
+        return found
 
     # --- kernels, with memory and without ---------------------------------------------------------
 
-    def _run_call(self, computes: bool, *values: Any) -> Any:
-        made = self._filled("call", computes, values)
-        return tuple(made) if len(made) > 1 else made[0]
-
-    def _run_forward(self, computes: bool, *values: Any) -> Any:
-        made = self._filled("forward", computes, values)
-        return tuple(made) if self.written else made
-
-    def _filled(self, name: str, computes: bool, values: Sequence[Any]) -> list[torch.Tensor]:
+    def _run_call(self, name: str, computes: bool, *values: Any) -> Any:
         """Make the results of an entry point, and what `forward` makes besides; compute them."""
-        named, op = self._checked(computes, values), self.spec.op
+        named, op, is_forward = self.named(values), self.spec.op, name == "forward"
         first = named[self.spec.arrays[0]]
+        if not computes:  # nothing else checks shapes of a call that is only traced
+            _check_shapes(op, named)
         results, kept = op.models(named)
-        kept = kept if name == "forward" else {}
+        kept = kept if is_forward else {}
         made = [_made(first, model) for model in (*results, *kept.values())]
         if computes:
             entry = op.entry_points[name]
@@ -307,7 +292,9 @@ class Operators:
             found = _entered(op, name, named, out=out)
             of_saved = dict(zip(op.saves, found[1], strict=True)) if kept else {}
             made[len(results) :] = [of_saved[name] for name in kept]
-        return made
+        if is_forward:
+            return tuple(made) if self.written else made
+        return tuple(made) if len(made) > 1 else made[0]
 
     def refuse(self, named: Mapping[str, Any]) -> None:
         """Let the op say what is wrong with a call."""
@@ -400,7 +387,7 @@ class Operators:
         _tell_devices()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
-            torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(named))
+            torch.is_grad_enabled() and any(t.requires_grad for t in foreign.tensors((), named))
         ):
             return self.record(named)
         with torch._C._AutoDispatchBelowAutograd():
@@ -472,35 +459,35 @@ class _Step:
             {n: TORCH.wide(v, torch.float64 in dtypes) for n, v in values.items() if v is not None}
             for values in (given, saved, self.operators.defaults | self.named(tensors))
         )
-        moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED)
-        found: list[Any] = [d.to(dtype) for d, dtype in zip(moved, dtypes, strict=True)]
-        for name in kept:
-            is_kept = name in spec.kept
-            found.append(gates.tangent(op, given, {**named, **saved}, TORCH) if is_kept else None)
-        return found
+        keeps = bool(spec.kept) and bool(kept)
+        moved = derivatives.tangents(op, given, {**saved, **named}, _TRACED, keeps=keeps)
+        found: list[Any] = [d.to(dtype) for d, dtype in zip(moved, dtypes, strict=False)]
+        return [*found, *(moved[-1] if name in spec.kept else None for name in kept)]
 
-    def rules(self, wanted: Sequence[bool]) -> Rules:
-        """How the gradients that are wanted are computed, and theirs."""
-        operators, options = self.operators, self.operators.options(self.rest)
 
-        of, spec = operators.spec.op.differentiated, operators.spec
-        names = [name for name, wants in zip(of, wanted, strict=True) if wants]
-        count = len(spec.op.results)
+class _Wanted:
+    """The gradients of a call in a graph that are wanted, as `Recorded` has them."""
 
-        def gradients(*tensors: Any) -> Any:
-            saved = tensors[count + len(spec.kept) :]
-            incoming, more = tensors[:count], tensors[count : len(tensors) - len(saved)]
-            if any(gradient is not None for gradient in more):
-                return by_formula(spec, names, (*incoming, *more), saved, self.rest)
-            with torch._C._AutoDispatchBelowAutograd():
-                return operators.backward(wanted, *incoming, *saved, *options)
+    def __init__(self, step: _Step, wanted: Sequence[bool]) -> None:
+        self.operators, self.rest, self.wanted = step.operators, step.rest, wanted
+        self.spec, self.options = self.operators.spec, self.operators.options(step.rest)
+        of = self.spec.op.differentiated
+        self.needed = [name for name, wants in zip(of, wanted, strict=True) if wants]
 
-        def second(wants: Sequence[bool], ddx: Sequence[Any], tensors: Sequence[Any]) -> Any:
-            with torch._C._AutoDispatchBelowAutograd():
-                found = iter(operators.second(wants, *ddx, *tensors, *options))
-            return [next(found) if wanted else None for wanted in wants]
+    def gradients(self, incoming: Sequence[Any], saved: Sequence[Any]) -> Any:
+        count = len(self.spec.op.results)
+        if any(gradient is not None for gradient in incoming[count:]):
+            return by_formula(self.spec, self.needed, incoming, saved, self.rest)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.operators.backward(self.wanted, *incoming[:count], *saved, *self.options)
 
-        return Rules(gradients, second, self.rest, names)
+    def second(
+        self, wanted: Sequence[bool], ddx: Sequence[Any], incoming: Any, saved: Any
+    ) -> list[Any]:
+        with torch._C._AutoDispatchBelowAutograd():
+            found = self.operators.second(wanted, *ddx, *incoming, *saved, *self.options)
+        each = iter(found)
+        return [next(each) if wants else None for wants in wanted]
 
 
 class Traced(Function):
@@ -549,13 +536,13 @@ class Traced(Function):
             any(p == i and wants for p, wants in zip(places, needed, strict=True))
             for i in range(len(spec.op.gradients))
         ]
-        rules = step.rules(wanted)
+        call = _Wanted(step, wanted)
         if not any(wanted):
             found = iter(())
         elif torch.is_grad_enabled() or is_more(*incoming, *saved):
-            found = iter(in_graph(spec, rules, *incoming, *saved))
+            found = iter(in_graph(call, *incoming, *saved))
         else:
-            found = iter(rules.gradients(*incoming, *saved))
+            found = iter(call.gradients(incoming, saved))
         gradients = [*(next(found) if wants else None for wants in wanted), *incoming]
         return None, *(
             gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
@@ -570,33 +557,19 @@ class Traced(Function):
                 raise foreign.gets_no_gradient(spec.where, name)
         saved, tensors = Function.kept(ctx), ctx.saved_tensors[-len(step.names) :]
         if spec.op.traits.is_diagonal:
-            rules = step.rules([True])
-            return tuple(in_graph(spec, rules, tangents[0], *saved))
+            return tuple(in_graph(_Wanted(step, [True]), tangents[0], *saved))
         given = {n: t for n, t in zip(step.names, tangents, strict=True) if t is not None}
         # torch switches forward mode off here, and an outer transform needs the tangents of these.
         with forward_ad._set_fwd_grad_enabled(True):
+            unpack: Any = forward_ad.unpack_dual  # it has no types
             tensors, saved = (
-                [_primal(v) if isinstance(v, torch.Tensor) else v for v in values]
+                [unpack(v).primal if isinstance(v, torch.Tensor) else v for v in values]
                 for values in (tensors, saved)
             )
             return tuple(step.tangents(given, tensors, dict(zip(spec.saves, saved, strict=True))))
 
 
-def _primal(tensor: torch.Tensor) -> torch.Tensor:
-    """Take the tangent off a tensor."""
-    unpack: Any = forward_ad.unpack_dual  # it has no types
-    primal: torch.Tensor = unpack(tensor)[0]
-    return primal
-
-
 # --- helpers --------------------------------------------------------------------------------------
-
-
-def _type_of(annotation: Any, names: dict[str, Any]) -> str:
-    """Give the schema's type for an annotation, which may be text to be read in its module."""
-    if isinstance(annotation, str) and annotation not in _TYPES:
-        annotation = eval(annotation, names)
-    return _TYPES[annotation]
 
 
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -647,7 +620,7 @@ def _is_forward_mode(named: Mapping[str, Any]) -> bool:
     functorch: Any = torch._C._functorch
     levels = functorch.get_interpreter_stack() or ()
     is_at_work = any(level.key() == functorch.TransformType.Jvp for level in levels)
-    return is_at_work or foreign.has_tangent(*tensors_of(named))
+    return is_at_work or foreign.has_tangent(*foreign.tensors((), named))
 
 
 def _dtype_of(like: torch.Tensor, model: Model) -> torch.dtype:
@@ -674,12 +647,7 @@ class _Traced(Operations):
     def slope(self, op: Any, d: Any, saved: Any, parameters: Mapping[str, Any]) -> Any:
         operators = OPERATORS[op.name]
         step = _Step(operators, {operators.spec.arrays[0]: saved, **parameters})
-        return in_graph(operators.spec, step.rules([True]), d, saved)[0]
-
-    def of_ones(self, op: Any, x: Any, options: Mapping[str, Any]) -> Any:
-        operators = OPERATORS[op.name]
-        ones = {operators.spec.arrays[0]: torch.ones_like(x)}
-        return self.constant(operators.call(*operators.values({**ones, **options})))
+        return in_graph(_Wanted(step, [True]), d, saved)[0]
 
 
 _TRACED = _Traced(torch)
@@ -727,7 +695,9 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
         )
     named = operators.promoted(named)
     with _in_our_words(op, where):
-        if torch._C._are_functorch_transforms_active() or foreign.has_tangent(*tensors_of(named)):
+        if torch._C._are_functorch_transforms_active() or foreign.has_tangent(
+            *foreign.tensors((), named)
+        ):
             return _finished(operators, named, operators.record(named))
         return traced(op, (), named)
 
@@ -755,7 +725,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
             f"{where}: {first} must be a tensor, as other arguments are, got "
             f"{validate.describe(named[first])}"
         )
-    device = tensors_of(named)[0].device
+    device = next(foreign.tensors((), named)).device
     for name, value in named.items():
         kind = operators.takes.get(name)
         if kind is None and name not in _EVERY:
@@ -770,7 +740,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
-            elif not is_array and _stands_for_others(one):
+            elif not is_array and (foreign.is_traced() or foreign.is_more_than_memory(one)):
                 raise TypeError(
                     f"{where}: {name} must not be a tensor without memory of its own, or in a trace"
                 )
@@ -779,11 +749,6 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                     f"{where}: all arrays must be on one device, {device}, got {name} on "
                     f"{one.device}"
                 )
-
-
-def _stands_for_others(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is no plain number: others come in its place, or it has a tangent."""
-    return foreign.is_traced() or foreign.lacks_memory(tensor) or foreign.has_tangent(tensor)
 
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -41,7 +41,8 @@ def register(every: tuple[Any, ...]) -> None:
 def _strategy(operators: Any, entry: str, schema: Any) -> OpStrategy:
     """List the placements that an operator can compute, along each dimension of the mesh."""
     given = schema.args_schema
-    specs = {i: v.strategies[0].output_spec for i, v in enumerate(given) if _is_array(v)}
+    arrays = {i: value for i, value in enumerate(given) if isinstance(value, OpStrategy)}
+    specs: dict[int, Any] = {i: v.strategies[0].output_spec for i, v in arrays.items()}
     values = [
         torch.empty(specs[i].shape, dtype=specs[i].tensor_meta.dtype, device="meta")
         if i in specs
@@ -62,10 +63,6 @@ def _strategy(operators: Any, entry: str, schema: Any) -> OpStrategy:
     if operators.written and entry in ("", "_forward"):
         _keep_written(operators, made, specs)
     return made  # type: ignore[no-any-return]
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, OpStrategy)
 
 
 def _keep_written(operators: Any, made: Any, specs: Mapping[int, Any]) -> None:

@@ -13,12 +13,6 @@ from ..ops.engine.spec import Spec as Spec
 from ..ops.engine.spec import spec_of as spec_of
 
 
-def tensors_of(named: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors of a call, outputs among them."""
-    values = [one for v in named.values() for one in (v if type(v) is tuple else (v,))]
-    return [value for value in values if isinstance(value, torch.Tensor)]
-
-
 def dtype_of_results(spec: Spec, named: Mapping[str, Any], dtype: torch.dtype) -> torch.dtype:
     """Give the dtype of a call's results and their gradients: the data's, or the one it names."""
     told = named.get(TOLD)

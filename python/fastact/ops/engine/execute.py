@@ -55,11 +55,7 @@ def options_of(entry: Entry, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any,
     The op of the activation behind (None: the identity, or there is none), and the options; `which`
     and `parameters` among them are its number and parameters as kernels know them.
     """
-    activation = None
-    if entry.is_fused:
-        activation, options = fused.bind(entry, args, kwargs)
-    else:
-        options = entry.bind(args, kwargs)
+    activation, options = fused.bind(entry, args, kwargs)
     for option, check in entry.numbers:
         setattr(options, option, check(entry.where, option, getattr(options, option)))
     vars(options).update(entry.constants)

@@ -47,8 +47,11 @@ def bind(
 ) -> tuple[Any, SimpleNamespace]:
     """The activation's op (None: the identity) and the arguments, with `which` and `parameters`.
 
-    These are how kernels know it. Its parameters are arguments too, by keyword.
+    These are how kernels know it. Its parameters are arguments too, by keyword. An entry point that
+    takes no activation has neither.
     """
+    if not entry.is_fused:
+        return None, entry.bind(args, kwargs)
     op = activation_op(entry.where, entry.option("activation", args, kwargs))
     options = (entry if op is None else with_parameters(entry, op)).bind(args, kwargs)
     options.which, options.parameters = (

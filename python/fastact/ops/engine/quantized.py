@@ -144,17 +144,11 @@ class Quantizes:
                [0.       , 0.5      , 0.2519...]], dtype=float32)
         """
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
-            given = {"dtype": dtype, "per": per, "scale": scale}
-            return self._by_operator(handlers.traced_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
+            return handlers.bridge("dispatch").traced_quantized(  # type: ignore[no-any-return]
+                self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
+            )
         call = self._cached_quantized
         return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
-
-    def _by_operator(
-        self, call: Any, args: Any, kwargs: Mapping[str, Any], out: Any, **given: Any
-    ) -> Any:
-        """Call one of torch's operators for it; given: dtype, per and scale."""
-        named = kwargs if out is None else {**kwargs, "out": out}
-        return call(self, args, named, **given)
 
     def _quantize(
         self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
@@ -166,8 +160,9 @@ class Quantizes:
             )
         with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}"):
             if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
-                given = {"dtype": dtype, "per": per, "scale": scale}
-                return self._by_operator(handlers.call_quantized, args, kwargs, out, **given)  # type: ignore[no-any-return]
+                return handlers.bridge("dispatch").call_quantized(  # type: ignore[no-any-return]
+                    self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
+                )
             return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
 
 

@@ -65,8 +65,7 @@ class Second(CachedCall):
 
     def _serve(self, *args: Any, by_kernel: bool = False, **kwargs: Any) -> Any:
         op, point = self.op, self.point
-        is_fused = "activation" in point.defaults
-        options = fused.bind(point, args, kwargs)[1] if is_fused else point.bind(args, kwargs)
+        _, options = fused.bind(point, args, kwargs)
         rest = {n: value for n, value in kwargs.items() if n not in ("out", "accumulate")}
         with said_by(point.where, op.entry_points["backward"].where):
             now = Execution(op.entry_points["backward"], args[len(op.gradients) :], rest)
@@ -189,7 +188,7 @@ class Second(CachedCall):
         with m.plain():
             if not now.views[now.leader].size:
                 return [(None if a is None else m.zeros(a.shape, a), a) for a in models]
-            derivatives = handlers.derivatives()
+            derivatives = handlers.bridge("derivatives")
             wide = {n: m.wide(value) for n, value in named.items()}
             ddx = {n: m.wide(value) for n, value in ddx.items()}
             of_dys, of_saved = derivatives.second(op, ddx, [*map(m.wide, dys)], wide, m)
@@ -233,7 +232,7 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
                     {n: m.wide(v, is_double) for n, v in d.items()} for d in (named, given)
                 )
                 if now.views[now.leader].size:
-                    found = handlers.derivatives().tangents(op, ways, wide, m)
+                    found = handlers.bridge("derivatives").tangents(op, ways, wide, m)
                 else:
                     found = [m.zeros(y.shape, y) for y in arrays_of(result)]
                 pairs = zip(found, arrays_of(result), strict=True)
@@ -297,7 +296,7 @@ def _operations(now: Execution) -> Any:
     now.call.reads_values()
     array = next(iter(now.call.arrays.values()))
     xp = np if now.call.framework is NUMPY else namespace(array)
-    operations = handlers.derivatives().Operations
+    operations = handlers.bridge("derivatives").Operations
     if not all(hasattr(xp, name) for name in operations.needs):
         raise TypeError(
             f"{now.where}: arrays must be of NumPy, torch, CuPy or JAX, whose arithmetic finds "

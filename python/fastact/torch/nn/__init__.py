@@ -14,8 +14,6 @@ from .bias import Linear as Linear
 from .convert import Report as Report
 from .convert import convert as convert
 from .convert import revert as revert
-from .dropout import Dropout as Dropout
-from .gated import GLU as GLU
 from .gates import GRU as GRU
 from .gates import LSTM as LSTM
 from .gates import GRUCell as GRUCell
@@ -29,12 +27,14 @@ from .norms import InstanceNorm2d as InstanceNorm2d
 from .norms import InstanceNorm3d as InstanceNorm3d
 from .norms import LayerNorm as LayerNorm
 from .norms import RMSNorm as RMSNorm
-from .parametric import PReLU as PReLU
-from .softmax import CrossEntropyLoss as CrossEntropyLoss
-from .softmax import LogSoftmax as LogSoftmax
-from .softmax import Softmax as Softmax
-from .softmax import Softmax2d as Softmax2d
-from .softmax import Softmin as Softmin
+from .plain import GLU as GLU
+from .plain import CrossEntropyLoss as CrossEntropyLoss
+from .plain import Dropout as Dropout
+from .plain import LogSoftmax as LogSoftmax
+from .plain import PReLU as PReLU
+from .plain import Softmax as Softmax
+from .plain import Softmax2d as Softmax2d
+from .plain import Softmin as Softmin
 from .sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
 if TYPE_CHECKING:  # the classes of activations are made of the ops

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import bias, dropout, gated, gates, norms, parametric, softmax, sync_batch_norm  # noqa: F401
+from . import bias, gates, norms, plain, sync_batch_norm  # noqa: F401
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 

@@ -69,6 +69,11 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
         c._set_tracing_state(state)
 
 
+def computed_in(tensor: torch.Tensor) -> torch.dtype:
+    """Give the dtype in which a tensor's elements are computed: its own, or float32 for 16 bits."""
+    return torch.float32 if tensor.element_size() < 4 else tensor.dtype
+
+
 class WithActivation(Module):
     """A module with any activation behind it, by ``activation=`` and the activation's parameters.
 

@@ -10,7 +10,7 @@ from torch.nn.modules import batchnorm, instancenorm
 
 import fastact as fa
 
-from .module import WithActivation, shape_of
+from .module import WithActivation, computed_in, shape_of
 
 
 class _OverLastAxes(WithActivation):
@@ -45,7 +45,7 @@ class RMSNorm(_OverLastAxes, torch.nn.RMSNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         # torch's default: of the dtype in which it computes.
-        eps = torch.finfo(_computed_in(input)).eps if self.eps is None else self.eps
+        eps = torch.finfo(computed_in(input)).eps if self.eps is None else self.eps
         return fa.rms_norm(  # type: ignore[no-any-return]
             input, self.weight, axis=self._axes(input), eps=eps, **self.fused
         )
@@ -159,7 +159,3 @@ class BatchNorm2d(BatchNorm, torch.nn.BatchNorm2d):
 
 class BatchNorm3d(BatchNorm, torch.nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d` by `fastact.batch_norm`."""
-
-
-def _computed_in(input: Tensor) -> torch.dtype:
-    return torch.float32 if input.element_size() < 4 else input.dtype

@@ -1,17 +1,31 @@
-"""The functions of thinc's backend that ops of fastact compute.
+"""The ops in thinc and spaCy: thinc's backend for the CPU, with some of its functions by fastact.
 
+    from thinc.api import get_ops, set_current_ops
+
+    set_current_ops(get_ops("fastact"))
+
+thinc finds it by its entry point. docs/thinc.md says which functions it replaces, and which not.
 Arguments mean what they mean in thinc. Where they make a function another one (a threshold of mish
 so low that float32 would show it), thinc's own function computes it.
 """
 
+try:
+    import thinc as _thinc  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"fastact.thinc: thinc can't be imported ({error}); use pip install 'fastact[thinc]'"
+    ) from error
+
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from thinc.api import NumpyOps, registry
+from thinc.api import Model, NumpyOps, registry
+from thinc.layers import layernorm
 
 import fastact as fa
 
-from ..interop.foreign import name_of
+from .interop.foreign import name_of
 
 
 def _checked(function: str, *arrays: Any) -> None:
@@ -39,6 +53,7 @@ def _backward(op: Any, dY: Any, X: Any, inplace: bool, **options: Any) -> Any:
 # thinc's hard_sigmoid is min(max(0.2 x + 0.5, 0), 1), and so hardsigmoid of 1.2 x.
 _STRETCH = 1.2
 
+_EPS = 1e-8  # thinc's, of a layer norm
 _FLOATS = (np.float32, np.float64)
 _MOST_PIECES = 4  # of a maxout, measured with 2 and 3
 _ROWS = 128  # of a maxout at a time, which stay in the cache
@@ -175,3 +190,57 @@ class FastactOps(NumpyOps):  # type: ignore[misc]
 for _name, _method in vars(FastactOps).items():
     if callable(_method) and hasattr(NumpyOps, _name):
         _method.__annotations__ = getattr(NumpyOps, _name).__annotations__
+
+
+# --- layers ---------------------------------------------------------------------------------------
+# No backend serves the layer norm, which thinc writes in methods of arrays.
+
+
+def convert(model: Any) -> int:
+    """Let a model's layer norms be computed by `fastact.layer_norm`.
+
+    In place: parameters, gradients, names and saved models stay thinc's. Call it once more on a
+    model that was loaded or copied. Where the current backend is not NumPy's, it has no effect.
+
+    Parameters
+    ----------
+    model : thinc.api.Model
+        The model, with all layers inside; of a component of spaCy's ``component.model``.
+
+    Returns
+    -------
+    int
+        How many layers were converted now.
+
+    Examples
+    --------
+    >>> from thinc.api import Maxout
+    >>> import fastact.thinc
+    >>> fastact.thinc.convert(Maxout(8, 4, normalize=True))
+    1
+    """
+    if not isinstance(model, Model):
+        raise TypeError(
+            f"fastact.thinc.convert: model must be a Model of thinc, got {type(model).__name__}"
+        )
+    found = [node for node in model.walk() if node._func is layernorm.forward]
+    for node in found:
+        node._func = forward
+    return len(found)
+
+
+def forward(model: Any, X: Any, is_train: bool) -> tuple[Any, Callable[[Any], Any]]:
+    """A layer norm forward, and the function that backpropagates."""
+    if not isinstance(model.ops, FastactOps):
+        result: tuple[Any, Callable[[Any], Any]] = layernorm.forward(model, X, is_train)
+        return result
+    weight, bias = model.get_param("G"), model.get_param("b")
+    Y, saved = fa.layer_norm.forward(X, weight, bias, eps=_EPS)
+
+    def backprop(dY: Any) -> Any:
+        dX, dweight, dbias = fa.layer_norm.backward(dY, *saved)
+        model.inc_grad("G", dweight)
+        model.inc_grad("b", dbias)
+        return dX
+
+    return Y, backprop

@@ -1,0 +1,121 @@
+"""Modules whose `forward` is one call of an op, without an activation behind it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+import fastact as fa
+
+from ...interop import foreign
+from .module import Module, computed_in
+
+
+class Dropout(Module, torch.nn.Dropout):
+    """`torch.nn.Dropout` by `fastact.dropout`.
+
+    In training each call draws a seed from torch's generator of the CPU, so that
+    `torch.manual_seed` repeats it on every device. What torch compiles or exports has no numbers
+    before it runs, so there torch's own dropout is computed.
+    """
+
+    @classmethod
+    def leaves(cls, module: torch.nn.Module) -> str:
+        return "torch computes it in place" if module.inplace else ""
+
+    @classmethod
+    def unasked_for(cls, module: torch.nn.Module) -> str:
+        return "its random numbers are others than torch's"
+
+    def forward(self, input: Tensor) -> Tensor:
+        is_traced = torch.compiler.is_compiling() or foreign.is_traced()
+        if self.inplace or not self.training or self.p == 0 or is_traced:
+            return super().forward(input)
+        seed = torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
+        return fa.dropout(input, self.p, seed=int(seed))
+
+
+class GLU(Module, torch.nn.GLU):
+    """`torch.nn.GLU` by `fastact.glu`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.glu(input, axis=self.dim)
+
+
+class PReLU(Module, torch.nn.PReLU):
+    """`torch.nn.PReLU` by `fastact.prelu`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return fa.prelu(input, self.weight)
+
+
+class _AlongDim(Module):
+    """The part that functions of the rows along `dim` share.
+
+    op, options : what computes them.
+    """
+
+    op: Any
+    options: ClassVar[dict[str, float]] = {}
+    dim: int | None
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim is None:  # torch chooses one, and warns
+            return super().forward(input)  # type: ignore[no-any-return]
+        return self.op(input, axis=self.dim, **self.options)  # type: ignore[no-any-return]
+
+
+class Softmax(_AlongDim, torch.nn.Softmax):
+    """`torch.nn.Softmax` by `fastact.softmax`."""
+
+    op = fa.softmax
+
+
+class Softmin(_AlongDim, torch.nn.Softmin):
+    """`torch.nn.Softmin` by `fastact.softmax`."""
+
+    op, options = fa.softmax, {"scale": -1.0}
+
+
+class LogSoftmax(_AlongDim, torch.nn.LogSoftmax):
+    """`torch.nn.LogSoftmax` by `fastact.log_softmax`."""
+
+    op = fa.log_softmax
+
+
+class Softmax2d(Module, torch.nn.Softmax2d):
+    """`torch.nn.Softmax2d` by `fastact.softmax`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in (3, 4):
+            raise ValueError(
+                f"{self.where()}: input must have three axes or four, got shape "
+                f"{tuple(input.shape)}"
+            )
+        return fa.softmax(input, axis=-3)
+
+
+class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
+    """`torch.nn.CrossEntropyLoss` by `fastact.cross_entropy`."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if target.requires_grad and torch.is_grad_enabled():  # for which the op has no gradient
+            return super().forward(input, target)
+        if target.is_floating_point() and self.ignore_index >= 0:
+            raise ValueError(
+                f"{self.where()}: ignore_index must be negative for a target of probabilities, got "
+                f"{self.ignore_index}"
+            )
+        weight = self.weight
+        if weight is not None:
+            weight = weight.to(computed_in(input))
+        return fa.cross_entropy(
+            input,
+            target,
+            weight=weight,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
+        )
