@@ -283,7 +283,6 @@ def relu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 2.0])
     >>> fa.relu(x)
     array([0., 0., 2.])
@@ -310,7 +309,6 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 2.0, 7.0])
     >>> fa.relu6(x)
     array([0., 2., 6.])
@@ -333,7 +331,6 @@ def relu2(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.5, 2.0])
     >>> fa.relu2(x)
     array([0.  , 0.25, 4.  ])
@@ -368,7 +365,6 @@ def leaky_relu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 2.0])
     >>> fa.leaky_relu(x)
     array([-0.01,  0.  ,  2.  ])
@@ -400,7 +396,6 @@ def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = Non
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 2.0])
     >>> fa.elu(x)
     array([-0.6321...,  0.        ,  2.        ])
@@ -427,7 +422,6 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 2.0])
     >>> fa.selu(x)
     array([-1.1113...,  0.        ,  2.1014...])
@@ -465,7 +459,6 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 2.0])
     >>> fa.celu(x, 2.0)
     array([-0.7869...,  0.        ,  2.        ])
@@ -531,7 +524,6 @@ def xielu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.5, 2.0])
     >>> fa.xielu(x)
     array([-0.2056...,  0.45     ,  4.2      ])
@@ -570,7 +562,6 @@ def gelu(x: A, /, approximate: str = "none", out: Out[A] = None, *, stream: Stre
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.gelu(x)
     array([-0.1586...,  0.        ,  0.8413...])
@@ -597,7 +588,6 @@ def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.silu(x)
     array([-0.2689...,  0.        ,  0.7310...])
@@ -637,7 +627,6 @@ def quick_gelu(x: A, /, alpha: float = 1.702, out: Out[A] = None, *, stream: Str
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.quick_gelu(x)
     array([-0.1542...,  0.        ,  0.8457...])
@@ -664,7 +653,6 @@ def mish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.mish(x)
     array([-0.3034...,  0.        ,  0.8650...])
@@ -690,7 +678,6 @@ def sigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.sigmoid(x)
     array([0.2689..., 0.5       , 0.7310...])
@@ -717,7 +704,6 @@ def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.logsigmoid(x)
     array([-1.3132..., -0.6931..., -0.3132...])
@@ -743,7 +729,6 @@ def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-4.0, 0.0, 1.5])
     >>> fa.hardsigmoid(x)
     array([0.  , 0.5 , 0.75])
@@ -769,7 +754,6 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.tanh(x)
     array([-0.7615...,  0.        ,  0.7615...])
@@ -814,7 +798,6 @@ def hardtanh(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-2.0, 0.5, 2.0])
     >>> fa.hardtanh(x)
     array([-1. ,  0.5,  1. ])
@@ -851,7 +834,6 @@ def softcap(x: A, /, cap: float = 30.0, out: Out[A] = None, *, stream: Stream = 
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-100.0, 0.0, 10.0])
     >>> fa.softcap(x)
     array([-29.9237...,   0.        ,   9.6453...])
@@ -878,7 +860,6 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.tanhshrink(x)
     array([-0.2384...,  0.        ,  0.2384...])
@@ -916,7 +897,6 @@ def softplus(x: A, /, beta: float = 1.0, out: Out[A] = None, *, stream: Stream =
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.softplus(x)
     array([0.3132..., 0.6931..., 1.3132...])
@@ -938,7 +918,6 @@ def softsign(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 3.0])
     >>> fa.softsign(x)
     array([-0.5 ,  0.  ,  0.75])
@@ -975,7 +954,6 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-2.0, 0.25, 2.0])
     >>> fa.softshrink(x)
     array([-1.5,  0. ,  1.5])
@@ -1007,7 +985,6 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-2.0, 0.25, 2.0])
     >>> fa.hardshrink(x)
     array([-2.,  0.,  2.])
@@ -1033,7 +1010,6 @@ def hardswish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-4.0, -1.5, 3.0])
     >>> fa.hardswish(x)
     array([-0.   , -0.375,  3.   ])
@@ -1059,7 +1035,6 @@ def hardmish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-3.0, -1.0, 2.0])
     >>> fa.hardmish(x)
     array([-0. , -0.5,  2. ])
@@ -1082,7 +1057,6 @@ def lisht(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.lisht(x)
     array([0.7615..., 0.        , 0.7615...])
@@ -1109,7 +1083,6 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([-1.0, 0.0, 1.0])
     >>> fa.logcosh(x)
     array([0.4337..., 0.        , 0.4337...])

@@ -172,7 +172,6 @@ def kl_div(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
     >>> fa.kl_div(log_q, log_p)
     np.float64(0.1308...)
@@ -219,7 +218,6 @@ def js_div() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
     >>> fa.js_div(log_q, log_p)
     np.float64(0.0338...)

@@ -150,7 +150,6 @@ def dropout(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.dropout(np.arange(1.0, 7.0), 0.5, seed=3)
     array([ 2.,  0.,  6.,  8.,  0., 12.])
     >>> fa.dropout(np.arange(4.0, 7.0), 0.5, seed=3, offset=3)

@@ -321,7 +321,6 @@ def glu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0, -1.0, 0.0]])
     >>> fa.glu(x)
     array([[0.2689..., 1.        ]])
@@ -360,7 +359,6 @@ def gated(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.gated(a, b, "mish")
     array([-0.3034...,  0.        ,  2.5952...])
@@ -402,7 +400,6 @@ def swiglu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.swiglu(a, b)
     array([-0.2689...,  0.        ,  2.1931...])
@@ -445,7 +442,6 @@ def geglu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.geglu(a, b)
     array([-0.1586...,  0.        ,  2.5240...])
@@ -480,7 +476,6 @@ def reglu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.reglu(a, b)
     array([0., 0., 3.])

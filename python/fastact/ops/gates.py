@@ -418,7 +418,6 @@ def lstm_gates(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> gates, c_prev = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[1.0]])
     >>> fa.lstm_gates(gates, c_prev)
     (array([[0.7978...]]), array([[1.2130...]]))
@@ -484,7 +483,6 @@ def gru_gates(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> gates, recurrent = np.array([[0.0, 1.0, 2.0]]), np.ones((1, 3))
     >>> fa.gru_gates(gates, recurrent, np.array([[0.5]]))
     array([[0.5585...]])
@@ -540,7 +538,6 @@ def gru_reset(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.gru_reset(np.zeros((1, 2)), np.array([[1.0, 3.0]]))
     array([[0.5, 1.5]])
     >>> y, saved = fa.gru_reset.forward(np.zeros((1, 1)), np.array([[3.0]]))
@@ -590,7 +587,6 @@ def gru_blend() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.gru_blend(np.array([[0.0, 1.0]]), np.array([[0.5]]))
     array([[0.6307...]])
     >>> y, saved = fa.gru_blend.forward(np.zeros((1, 2)), np.array([[3.0]]))

@@ -580,7 +580,6 @@ def layer_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]])
     >>> fa.layer_norm(x)
     array([[-1.2247...,  0.        ,  1.2247...],
@@ -630,7 +629,6 @@ def rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([3.0, 4.0])
     >>> fa.rms_norm(x, eps=0)
     array([0.8485..., 1.1313...])
@@ -668,7 +666,6 @@ def add_layer_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.0, 2.0]), np.array([0.0, 1.0])
     >>> fa.add_layer_norm(x, residual, eps=0)
     (array([-1.,  1.]), array([1., 3.]))
@@ -714,7 +711,6 @@ def add_rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.0, 2.0]), np.array([2.0, 2.0])
     >>> fa.add_rms_norm(x, residual, eps=0)
     (array([0.8485..., 1.1313...]), array([3., 4.]))
@@ -765,7 +761,6 @@ def dropout_add_layer_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.0, 2.0]), np.array([0.0, 1.0])
     >>> fa.dropout_add_layer_norm(x, residual, p=0.5, seed=3, eps=0)
     (array([ 1., -1.]), array([2., 1.]))
@@ -813,7 +808,6 @@ def dropout_add_rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.5, 2.0]), np.array([0.0, 4.0])
     >>> fa.dropout_add_rms_norm(x, residual, p=0.5, seed=3, eps=0)
     (array([0.8485..., 1.1313...]), array([3., 4.]))
@@ -876,7 +870,6 @@ def l2_normalize(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[3.0, 4.0], [0.0, 0.0]])
     >>> fa.l2_normalize(x)
     array([[0.6, 0.8],
@@ -934,7 +927,6 @@ def gated_rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, gate = np.array([3.0, 4.0]), np.array([1.0, -1.0])
     >>> fa.gated_rms_norm(x, gate, eps=0)
     array([ 0.6203..., -0.3042...])
@@ -992,7 +984,6 @@ def group_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 3.0, 5.0, 5.0]])
     >>> fa.group_norm(x, 2, eps=1e-12)
     array([[-1.,  1.,  0.,  0.]])
@@ -1041,7 +1032,6 @@ def instance_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[[1.0, 3.0], [5.0, 9.0]]])
     >>> fa.instance_norm(x, eps=0)
     array([[[-1.,  1.],

@@ -485,7 +485,6 @@ def batch_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
     >>> mean, var = np.zeros(2), np.ones(2)
     >>> fa.batch_norm(x, mean, var, training=True, eps=0)
@@ -548,7 +547,6 @@ def norm_apply(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
     >>> m = fa.moments(x, 0)
     >>> fa.norm_apply(x, m.mean, 1 / m.std(), axis=1)

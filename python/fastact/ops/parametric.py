@@ -171,7 +171,6 @@ def prelu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[-1.0, 2.0], [3.0, -4.0]])
     >>> fa.prelu(x, np.array([0.25, 0.5]))
     array([[-0.25,  2.  ],
@@ -237,7 +236,6 @@ def snake(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.snake(np.array([[0.5, 1.0]]), np.array([1.0, 2.0]))
     array([[0.7298..., 1.4134...]])
     >>> y, saved = fa.snake.forward(np.array([0.5, 1.0]), np.array([2.0]))

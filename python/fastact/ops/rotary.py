@@ -488,7 +488,6 @@ def rotary(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> angle = np.outer(np.arange(2), [1.0, 0.01])
     >>> fa.rotary(np.ones((2, 4)), np.cos(angle), np.sin(angle))
     array([[ 1.        ,  1.        ,  1.        ,  1.        ],
@@ -591,7 +590,6 @@ def rms_norm_rotary(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
     >>> fa.rms_norm_rotary(x, cos, sin, eps=0)
     array([-0.3959...,  1.3576...])

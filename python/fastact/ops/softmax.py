@@ -577,7 +577,6 @@ def softmax(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.softmax(np.array([[0.0, 0.0], [1.0, -np.inf]]))
     array([[0.5, 0.5],
            [1. , 0. ]])
@@ -643,7 +642,6 @@ def log_softmax(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.log_softmax(np.array([0.0, -40.0]))
     array([-4.2483...e-18, -4.0000...e+01])
     >>> y, saved = fa.log_softmax.forward(np.zeros(2))
@@ -711,7 +709,6 @@ def logsumexp(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.logsumexp(np.array([[1000.0, 1000.0], [0.0, -np.inf]]))
     array([1000.6931...,    0.        ])
     >>> fa.logsumexp(np.zeros(2), mask=np.log([1.0, 3.0]))  # log(1 + 3)
@@ -807,7 +804,6 @@ def cross_entropy(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> logits, target = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([0, 1])
     >>> fa.cross_entropy(logits, target, reduction="none")
     array([0.1269..., 0.6931...])

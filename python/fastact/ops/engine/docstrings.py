@@ -53,6 +53,9 @@ SAVES = "`{name}.forward` saves ``({saves})``; `{name}.backward` gives {gives}."
 
 CONVENTIONS = "docs/conventions.md says what all ops share."
 
+#: The examples of a call begin with this.
+IMPORTS = ">>> import numpy as np, fastact as fa"
+
 ENTRY = """
 Parameters
 ----------
@@ -167,6 +170,7 @@ def of_call(op: Any, own: str | None) -> str | None:
             "See Also": _with_others(written.get("See Also", ""), of_family.get("See Also", "")),
             "References": written.get("References") or of_family.get("References", ""),
             "Notes": "\n\n".join(filter(None, map(str.strip, notes))),
+            "Examples": f"{IMPORTS}\n{written['Examples']}",
         }
     )
 
