@@ -85,7 +85,7 @@ def of_bounds(_: str) -> str:
         (
             "the same on a GPU",
             narrow,
-            f"{narrow} or {upwards(widest('rough_slope'))} absolute",
+            f"{narrow} or {upwards(4 * near_root)} absolute",
         ),
         ("sums, all types", f"≤ {sums.ulp:g} ULP + {upwards(sums.absolute)} Σ\\|x\\|", ""),
         ("norms, moments, gates, bias_act", "in the op's documentation", "in that of its backward"),

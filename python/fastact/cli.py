@@ -65,16 +65,12 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         stride=args.stride,
         peers=_chosen(parser, "peer", args.peers, ("numpy", "torch")),
     )
-    if args.plot is not None:  # ask for what is missing before the minutes are spent
-        terminal.require("matplotlib", "--plot")
     return 0 if _check.check(_ops(args, parser), options, args.markdown, args.plot) else 1
 
 
 def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from .bench import bench, plot
 
-    if args.plot is not None:  # ask for what is missing before the minutes are spent
-        terminal.require("matplotlib", "--plot")
     options = bench.Settings(
         sizes=args.sizes,
         dtypes=tuple(map(dtype_named, _chosen(parser, "dtype", args.dtypes, _DTYPES))),
@@ -210,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     if args.command is None:
         return _overview()
+    if getattr(args, "plot", None) is not None:  # before the minutes are spent
+        terminal.require("matplotlib", "--plot")
     status: int = args.run(args, args.parser)
     return status
 

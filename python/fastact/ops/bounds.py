@@ -139,11 +139,6 @@ class Bounds(NamedTuple):
             return 0.0
         return 2 * unit_roundoff(dtype) * self.other.of(x, exact, **given)
 
-    @property
-    def rough_slope(self) -> float:
-        """Bound the error of a GPU's 16-bit derivatives where they are near 0."""
-        return 4 * self.derivative_abs
-
     def absolute(self, dtype: Any, of: str = "derivative") -> float:
         """Bound the error of a derivative, or with "forward" of a value, where it is near 0."""
         bound = self.derivative_abs if of == "derivative" else self.forward_abs
@@ -168,11 +163,6 @@ class Bounds(NamedTuple):
         if on_gpu and is_narrow(dtype):
             return np.maximum(self._rough(exact, dtype), 4 * error)
         return error
-
-    def allowed_second(self, exact: Any, largest: float, dtype: Any) -> Any:
-        """Bound the error of f''(x); largest: the largest magnitude of f''."""
-        error = self.second * unit_roundoff(dtype) * largest
-        return error + rounding(exact, dtype) if is_narrow(dtype) else error
 
 
 class Activation(NamedTuple):

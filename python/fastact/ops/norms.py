@@ -233,8 +233,8 @@ class NormOptions(Parameters, Generic[A], total=False):
     stream: Stream
 
 
-#: Words that the docstrings of all norms of rows share.
-_TEXTS = """
+#: Words that the docstrings of all norms share.
+TEXTS = """
 Parameters
 ----------
 residual : array, or Python scalar
@@ -254,8 +254,7 @@ bias : array, optional
 axis : int or tuple of int
     The axes whose elements share statistics, and along which the parameters lie.
 channel_axis : int
-    The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
-    channels are.
+    The axis of the channels: 1 for NCHW, -1 for channels last.{batch}
 eps : float
     Added to {added}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
     for a row of zeros.
@@ -290,28 +289,42 @@ Notes
 Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
 the normalised x and z the value before the activation, z has an error of at most {b.scaled:g} u
 abs(xhat weight) + u abs(z){error} 2**-46 abs(weight) (1 + abs(xhat)), for the roundings of the
-moments. Then the activation's own error, and one rounding to x's dtype; a bias wider than the type
-in which x is computed is rounded to that first. On a GPU, whose moments of 16-bit data are of
-float32 in part, there is {b.rough:g} u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
+moments{given}. Then the activation's own error, and one rounding to x's dtype; a bias wider than
+the type in which x is computed is rounded to that first. {rough}
 
-The result for a normalization row does not depend on the other rows, nor on the number of threads.
-Terms are added up in the order of `fastact.sum`: the bits may depend on the order in which memory
-holds the axes (channels last), but not on how they step.
+{order}
 
 {notes}
 
 [own]
 """
 
-#: The output of a norm that makes y alone.
-_OUT = """out : array or tuple, optional
-    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
-    the statistics.
+#: What a parameter has where an axis of channels is named.
+CHANNEL = "1-D, one value a channel"
 
+_ROUGH = """On a GPU, whose moments of 16-bit data are of float32 in part, there is {b.rough:g} u
+abs(weight) (1 + abs(xhat) + abs(mean) rstd) more."""
+
+#: Other fields of these words, for norms of rows.
+_OF_ROWS = {
+    "given": "",
+    "batch": " The batch is axis 0, unless the channels are.",
+    "order": """The result for a normalization row does not depend on the other rows, nor on the
+    number of threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the
+    order in which memory holds the axes (channels last), but not on how they step.""",
+}
+
+#: The result of a norm that makes y alone.
+RESULT = """
 Returns
 -------
 array
     The result y, of x's shape, dtype and framework."""
+
+_OUT = f"""out : array or tuple, optional
+    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
+    the statistics.
+{RESULT}"""
 
 _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
@@ -320,7 +333,7 @@ _ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", Neu
 https://arxiv.org/abs/1910.07467"""
 
 #: What an error is of where a mean is subtracted, too.
-_FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
+FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
 2**-52 abs(mean weight) rstd (1 + abs(xhat)) +"""
 
 
@@ -450,12 +463,14 @@ class NormOp(Quantizes, CachedOp[P, R]):
     def _texts(self) -> str:
         is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
         along = "Of the lengths of x along `axis`, in the order of x"
-        return _TEXTS.format(
+        return TEXTS.format(
             b=self.bounds,
-            lengths=along if by_axes else "1-D, one value a channel",
+            **_OF_ROWS,
+            rough=_ROUGH.format(b=self.bounds),
+            lengths=along if by_axes else CHANNEL,
             added="the variance" if is_centred else "the mean of the squares",
             reference=_LAYER if is_centred else _ROOT,
-            error=_FAR if is_centred else "; for float64 also",
+            error=FAR if is_centred else "; for float64 also",
             out="".join(part.out for part in self.parts) or _OUT,
             notes="\n\n".join(part.note for part in self.parts),
         )

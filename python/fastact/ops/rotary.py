@@ -7,7 +7,6 @@ The formula stands in `src/common/rotary/`, the oracle in `check/expected/rotary
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from inspect import Signature
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signatu
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
 from .engine.op import Kernels, P, R, declared, records
-from .engine.parts import Part, Parts, cut, part_of, threads_of
+from .engine.parts import Part, Parts, cut, for_each, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
 from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
@@ -252,11 +251,9 @@ class Rotary(Turning[P, R]):
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         each = [(x, *args[1:]) for x in self.each_of(args) or ()]
         if each and not any(handlers.handler_of(self, one, kwargs) for one in each):
-            return self._call(*args, **kwargs)
-        return handlers.one_by_one(self, self._plain_call_of_one, args, kwargs)
-
-    def _plain_call_of_one(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return super()._plain_call(*args, **kwargs)
+            return self._serve("call", *args, **kwargs)
+        of_one = super()._plain_call
+        return handlers.one_by_one(self, lambda args, kw: of_one(*args, **kw), args, kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.each_of(args) is not None:
@@ -353,8 +350,8 @@ class NormRotary(Turning[P, R]):
 
         threads, most = threads_of(now.call, x.size, _PART)
         order = [axis for axis in x.order if axis != of.axis]
-        for some in cut(x.shape, order, most)[1] if x.size else [Parts({})]:
-            now.call.repeat(partial(some.of, work), some.number, threads)
+        parts = cut(x.shape, order, most)[1] if x.size else [Parts({})]
+        for_each(now.call, parts, threads, work)
 
     def backward(
         self,

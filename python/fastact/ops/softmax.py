@@ -75,7 +75,8 @@ class RowFunction(CachedOp[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
-        self._numbers(softcap=0.0, kind=_cpu.SOFTMAX_KINDS.index(self.name))
+        numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
+        self.kernels = self.kernels._replace(numbers=numbers)
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))

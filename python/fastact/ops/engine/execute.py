@@ -150,8 +150,8 @@ class Execution:
             if not is_of_result:
                 validate.has_dtype(where, name, view, rule, leader, data)
             elif not is_number:
-                of = (leader, data) if told is None else ("the result", data.of_dtype(told))
-                validate.has_dtype(where, name, view, "same", *of)
+                like = (leader, data) if told is None else ("the result", data.of_dtype(told))
+                validate.has_dtype(where, name, view, "same", *like)
             if names is None:
                 continue
             allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
@@ -219,22 +219,15 @@ class Execution:
             )
             self.made[name] = view, out, new
             if out is not None:
-                others = self._read() if others is None else others
+                if others is None:
+                    free, arrays = entry.free, call.arrays
+                    others = {n: v for n, v in self.views.items() if n in arrays and n not in free}
                 validate.apart(self.where, label, view, others)
                 others[label] = view
-                if entry.is_forward:
-                    spared = self._spared()
+                if entry.is_forward:  # what is saved stays
+                    saved = {*self.op.saves_inputs(options)} & call.arrays.keys() & entry.data
+                    spared = {n: self.views[n] for n in self.views if n in saved}
                     validate.may_write(self.where, label, view, spared, in_place=False)
-
-    def _read(self) -> dict[str, View]:
-        """The arrays that no output may be."""
-        free, arrays = self.entry.free, self.call.arrays
-        return {n: view for n, view in self.views.items() if n in arrays and n not in free}
-
-    def _spared(self) -> dict[str, View]:
-        """The data that are saved, which no output may be."""
-        saved = self.op.saves_inputs(self.options)
-        return {n: self.views[n] for n in saved if n in self.call.arrays and n in self.entry.data}
 
     def _source(self, like: str) -> str | None:
         """The argument that an output is like, or one that shares its gradient; None: not there."""

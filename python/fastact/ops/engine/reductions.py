@@ -227,19 +227,6 @@ def add_up(
     call.run("sum", **given, initial=-0.0, accumulate=accumulate)
 
 
-def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum of a term of a NumPy array over sorted axes, which stay, with length 1: in float64.
-
-    It is added to the totals of other parts: rounded to x's dtype it would cancel, or overflow.
-    """
-    with Call(where, integers=INTEGERS, x=x) as call:
-        view = call.views["x"]
-        kept = _axes.reduced(view.shape, axes, keepdims=True)
-        y, made = call.output("out", None, "x", shape=kept, dtype=validate.DOUBLE)
-        add_up(call, term, view, y, axes)
-        return np.asarray(call.result(None, made))
-
-
 class AxisSum(CachedOp[P, R]):
     """A sum of a term of an array's elements over some axes.
 
