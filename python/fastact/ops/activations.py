@@ -1,8 +1,7 @@
 """Activations: y = f(x), element by element.
 
-Each is declared by a function: signature, defaults (as `torch.nn.functional` has them) and its own
-documentation; what `declared` adds is the stated accuracy. The formula stands in
-`src/common/activations/`, the oracle in `check/reference.py`.
+Defaults are those of `torch.nn.functional`; `declared` adds the stated accuracy. The formulas stand
+in `src/common/activations/`, the oracle in `check/reference.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Divergences: how far two distributions are apart, by their log-probabilities.
 
-Each is declared by a function: signature, defaults and its own documentation. The terms stand in
-`src/common/reductions/pairs.h`, the oracle's in `check/expected/divergences.py`. Divergences are
-computed as sums with weights are, of another term.
+They are computed as sums with weights are, of other terms, which stand in
+`src/common/reductions/pairs.h`; the oracle has its own in `check/expected/divergences.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Dropout: elements of an array at random, by a mask that no array holds.
 
-It is declared by a function: signature, defaults and its own documentation.
 The generator and the formula are in `src/common/bias/dropout.h`, beside what else adds a residual,
 and the oracle's in `check/reference.py`.
 """

@@ -1,7 +1,6 @@
 """Gated activations: the activation of one array, times another one, in one pass.
 
-Each is declared by a function: signature, defaults and its own documentation; `declared`
-makes the op. The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
+The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
 """
 
 from __future__ import annotations

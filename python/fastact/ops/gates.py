@@ -3,8 +3,7 @@
 `lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
-Each is declared by a function: signature, defaults and its own documentation; `declared` adds
-the rest. The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
+The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
 """
 
 from __future__ import annotations

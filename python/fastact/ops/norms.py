@@ -1,10 +1,9 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and its own documentation. `declared` adds
-which elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and
-its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have
-one mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
-`check/reference.py`.
+`declared` tells which elements make a normalization row, that is, share a mean and an rstd, the
+kind of norm, and its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`,
+whose channels have one mean and one rstd each. The formulas and the gradients are in
+`src/common/norms`, the oracle in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -210,12 +209,13 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
 
 
 class NormOptions(Parameters, Generic[A], total=False):
-    """The options that `NormOp.backward` takes by keyword, where an op has them."""
+    """The options that `backward` of a norm takes by keyword, where an op has them."""
 
     mean: Array
     rstd: Array
     weight: Array | None
     bias: Array | None
+    training: bool
     axis: int | tuple[int, ...]
     channel_axis: int
     eps: float

@@ -1,8 +1,7 @@
 """Parametric activations: y = f(x, w), with a learnt parameter w for each channel.
 
-Each is declared by a function: signature, defaults and its own documentation. The formulas are in
-`src/common/bias/channel_functions.h`, the oracle's in `check/expected/parametric.py`. The kernels
-of `bias_act` compute them: its bias is another such number.
+The kernels of `bias_act` compute them: its bias is another such number. The formulas are in
+`src/common/bias/channel_functions.h`, the oracle's in `check/expected/parametric.py`.
 """
 
 from __future__ import annotations

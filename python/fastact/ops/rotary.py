@@ -1,6 +1,5 @@
 """Rotary position embeddings: the elements of queries and keys, turned in pairs.
 
-Declared by a function: signature, defaults and its own documentation; `declared` makes the op.
 The formula stands in `src/common/rotary/`, the oracle in `check/expected/rotary.py`.
 """
 

@@ -1,8 +1,6 @@
 """Softmax and loss: `softmax`, `log_softmax` and `logsumexp` of rows, and `cross_entropy`.
 
-Each is declared by a function: signature, defaults and its own documentation; a class has what its
-entry points do. The formulas are in `src/common/softmax/softmax.h`, the oracle in
-`check/reference.py`.
+The formulas are in `src/common/softmax/softmax.h`, the oracle in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -57,6 +55,11 @@ ValueError
     axis: a scale that is not finite
     sink: a sink that does not broadcast to the rows
     softcap: a softcap that is not above zero, or not finite
+
+References
+----------
+P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
+functions", IMA Journal of Numerical Analysis 41(4), 2021, https://doi.org/10.1093/imanum/draa038
 
 Notes
 -----
@@ -635,12 +638,6 @@ def log_softmax(
     Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
 
-    References
-    ----------
-    P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
-    functions", IMA Journal of Numerical Analysis 41(4), 2021,
-    https://doi.org/10.1093/imanum/draa038
-
     Examples
     --------
     >>> fa.log_softmax(np.array([0.0, -40.0]))
@@ -701,12 +698,6 @@ def logsumexp(
 
     Weights b that are not negative, as in `scipy.special.logsumexp(x, b=b)`, are a mask of their
     logarithms: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
-
-    References
-    ----------
-    P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
-    functions", IMA Journal of Numerical Analysis 41(4), 2021,
-    https://doi.org/10.1093/imanum/draa038
 
     Examples
     --------

@@ -124,6 +124,7 @@ class Entry:
     arrays: tuple[str, ...]  # the arguments that have no name for callers
     defaults: dict[str, Any]  # the others, with their defaults
     by_keyword: frozenset[str]  # the ones that are given by keyword alone
+    leading: tuple[str, ...]  # what may be given by position, in its order
     numbers: list[tuple[str, Callable[[str, str, Any], Any]]]  # options that are checked, and how
     constants: dict[str, Any]  # numbers that native functions are told of options that it lacks
     first: str  # the data of the call; a result or a gradient leads where it is not saved
@@ -164,6 +165,7 @@ class Entry:
         self.arrays = positional(signature)
         self.defaults = {p.name: p.default for p in named}
         self.by_keyword = frozenset(p.name for p in named if p.kind is Parameter.KEYWORD_ONLY)
+        self.leading = (*self.arrays, *(n for n in self.defaults if n not in self.by_keyword))
         self.is_fused = "activation" in self.defaults
         self._required = [n for n, value in self.defaults.items() if value is REQUIRED]
         self._switches = [n for n, value in self.defaults.items() if isinstance(value, bool)]
@@ -178,11 +180,8 @@ class Entry:
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
-        if name not in self.by_keyword:
-            at = len(self.arrays) + [*self.defaults].index(name)
-            if at < len(args):
-                return args[at]
-        return kwargs.get(name, self.defaults[name])
+        by_position = dict(zip(self.leading, args, strict=False))
+        return by_position.get(name, kwargs.get(name, self.defaults[name]))
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
         """Name the arguments of a call, checked as far as that takes no array.

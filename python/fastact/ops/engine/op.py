@@ -325,13 +325,10 @@ class Op(Generic[P, R]):
         By position as far as that goes, as people write it: it is faster, too.
         """
         point = self.entry_points[entry]
-        function = self.entry_point(entry)
-        either = [name for name in point.defaults if name not in point.by_keyword]
-        leading = [*point.arrays, *takewhile(named.__contains__, either)]
-        rest = {name: named[name] for name in point.defaults if name in named}
-        for name in leading:
-            rest.pop(name, None)
-        return partial(function, *(named[name] for name in leading), **rest)
+        leading = [*takewhile(named.__contains__, point.leading)]
+        rest = [name for name in point.defaults if name in named and name not in leading]
+        args, kwargs = map(named.get, leading), {name: named[name] for name in rest}
+        return partial(self.entry_point(entry), *args, **kwargs)
 
     def __dir__(self) -> list[str]:
         """List what people use, for completion at a prompt."""

@@ -30,7 +30,6 @@ class Spec:
         self.where = f"fastact.{op.name}"
         call, backward = op.entry_points["call"], op.entry_points["backward"]
         self.arrays: tuple[str, ...] = call.arrays
-        self.positional = (*call.arrays, *(n for n in call.defaults if n not in call.by_keyword))
         of = {name: i for i, name in enumerate(op.differentiated)}
         places = {name: i for i, name in enumerate(op.results, len(of))} | of
         self.of = of | {name: places[other] for name, other in op.shares.items()}
@@ -40,12 +39,8 @@ class Spec:
         if not self.backward_takes.issuperset(self.incoming):
             self.incoming = ("dy",)
         self.saves: tuple[str, ...] = op.saves
-        leading = (
-            *backward.arrays,
-            *(n for n in backward.defaults if n not in backward.by_keyword),
-        )
         in_order = (*self.incoming, *self.saves)
-        self.saves_in_order = leading[: len(in_order)] == in_order
+        self.saves_in_order = backward.leading[: len(in_order)] == in_order
         made = {*op.outputs_of("forward", op._options({}))} - {*op.results}
         self.kept = tuple(name for name in op.moving if name in made)
         second = op.entry_points.get("backward.backward")
@@ -62,8 +57,9 @@ class Spec:
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name; what is wrong with them, the op itself finds."""
-        kwargs = by_our_names(self.where, kwargs, self.op.entry_points["call"].defaults)
-        return {**dict(zip(self.positional, args, strict=False)), **kwargs}
+        call = self.op.entry_points["call"]
+        kwargs = by_our_names(self.where, kwargs, call.defaults)
+        return {**dict(zip(call.leading, args, strict=False)), **kwargs}
 
     def arguments(
         self, incoming: Sequence[Any], saved: Sequence[Any]
