@@ -7,17 +7,18 @@ They are computed as sums with weights are, of other terms, which stand in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from .. import _cpu
+from .activations import BackwardOptions
 from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
-from .engine.entry import Arg, Output, positional
+from .engine.entry import Arg, Output, positional, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared, float32_under_autocast, records
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Out, Outs, Stream
+from .types import A, ArrayOrNumber, Out, Stream
 
 #: Words that the docstrings of all divergences share.
 _TEXTS = """
@@ -65,7 +66,7 @@ class Divergence(CachedOp[P, R]):
         self.args = {"dy": each._replace(shape="shape"), **dict.fromkeys(self.saves, each)}
         names = dict(zip(("x", "weights"), self.saves, strict=True))
         self.kernels = Kernels(names=names, numbers={"initial": 0.0})
-        self._enter_points()
+        self._enter_points(signature_of(call, ("dy", *self.saves)))
 
     def _texts(self) -> str:
         return _TEXTS
@@ -81,17 +82,7 @@ class Divergence(CachedOp[P, R]):
             fill(now.call, y, 0.0)
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        log_q: A,
-        log_p: A,
-        /,
-        axis: int | tuple[int, ...] = -1,
-        *,
-        keepdims: bool = False,
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, log_q: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
     ) -> tuple[A, A]:
         """The gradients with respect to both arrays.
 
