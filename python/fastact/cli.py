@@ -161,17 +161,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_bench(bench)
     bench.set_defaults(run=_bench, parser=bench)
+    for each in (check, bench):
+        text = "names of ops or of families; all without any"
+        each.add_argument("ops", nargs="*", metavar="op", help=text)
     return parser
 
 
-def _add_ops(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
-    )
-
-
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    _add_ops(parser)
     add = parser.add_argument
     add("--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums")
     add("--stride", type=count, default=1, metavar="K", help="only one K-th of the inputs")
@@ -186,7 +182,6 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_ops(parser)
     add, text = parser.add_argument, "elements of the data, about"
     add("--sizes", type=counts, default=_SIZES, metavar="64,1e6", help=text)
     for option, default, known in (
