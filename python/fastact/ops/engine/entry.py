@@ -180,8 +180,9 @@ class Entry:
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Find one option of a call that is not understood yet."""
-        by_position = dict(zip(self.leading, args, strict=False))
-        return by_position.get(name, kwargs.get(name, self.defaults[name]))
+        if name not in self.by_keyword and self.leading.index(name) < len(args):
+            return args[self.leading.index(name)]
+        return kwargs.get(name, self.defaults[name])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
         """Name the arguments of a call, checked as far as that takes no array.

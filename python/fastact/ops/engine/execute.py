@@ -23,6 +23,7 @@ from .entry import COMPUTED, DOUBLE, TOLD, Entry, outputs_of, seen_by, sources_o
 from .op import SHAPE, Op
 from .weighting import read_what_counts
 
+_OF_RESULT = validate.OF_RESULT.dtype
 _COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the numbers below
 
 
@@ -140,13 +141,13 @@ class Execution:
     def _fit(self) -> None:
         """Every array has the dtype and the shape that its role and the op's rule say."""
         where, leader, rules, views = self.where, self.leader, self.entry.rules, self.views
-        data, told = views[leader], getattr(self.options, TOLD, None)
+        data, arrays, told = views[leader], self.call.arrays, getattr(self.options, TOLD, None)
         shape = data.shape
         for name, view in views.items():
             if name == leader:
                 continue
             rule, names, repeats = rules[name]
-            is_of_result, is_number = rule == validate.OF_RESULT.dtype, name not in self.call.arrays
+            is_of_result, is_number = rule == _OF_RESULT, name not in arrays
             if not is_of_result:
                 validate.has_dtype(where, name, view, rule, leader, data)
             elif not is_number:
