@@ -334,6 +334,11 @@ class Part(NamedTuple):
     note: str = ""  # another one, on the bounds and the gradients
 
 
+def _merged(parts: Sequence[Part], field: str) -> dict[str, Any]:
+    """One table of what all parts declare in a field."""
+    return {name: value for part in parts for name, value in getattr(part, field).items()}
+
+
 #: It normalises the sum of x and a residual, and returns the sum.
 RESIDUAL = Part(
     front="residual",
@@ -425,13 +430,21 @@ class NormOp(Quantizes, CachedOp[P, R]):
             "x": Arg(validate.ARRAY),
             **dict.fromkeys(statistics, Arg(validate.STATISTIC, "statistics")),
             **dict.fromkeys(weights, Arg(shape="parameter")),
+            **_merged(parts, "args"),
         }
-        self.outs = dict.fromkeys(statistics, Output(shape="statistics", dtype=COMPUTED))
-        self._add(parts)
-        incoming = {name: v for part in parts for name, v in part.incoming.items()}
+        made = dict.fromkeys(statistics, Output(shape="statistics", dtype=COMPUTED))
+        self.outs, self.checks = made | _merged(parts, "outs"), _merged(parts, "checks")
+        self._is(counts_elements="p" in self.checks)
+        runs = {"forward": "norm_forward", "backward": "norm_backward"}
+        names = {**_merged(parts, "names"), "reduced": "axes"}
+        self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(kind)})
         # How many groups there are, follows from what is saved.
         backward = signature_of(
-            call, ("dy", *data), (*statistics, *weights), but=("num_groups", *front), **incoming
+            call,
+            ("dy", *data),
+            (*statistics, *weights),
+            but=("num_groups", *front),
+            **_merged(parts, "incoming"),
         )
         self._enter_points(backward, besides=statistics)
 
@@ -450,28 +463,12 @@ class NormOp(Quantizes, CachedOp[P, R]):
             notes="\n\n".join(part.note for part in self.parts),
         )
 
-    def _add(self, parts: Sequence[Part]) -> None:
-        """Take what the parts declare."""
-        names: dict[str, str] = {}
-        for part in parts:
-            self.args = {**self.args, **part.args}
-            self.outs = {**self.outs, **part.outs}
-            self.checks = {**self.checks, **part.checks}
-            names |= part.names
-        if self.kind == "L2Norm":
-            self.checks = {**self.checks, "eps": _length}
-        if "p" in self.checks:
-            self._is(counts_elements=True)
-        runs = {"forward": "norm_forward", "backward": "norm_backward"}
-        names["reduced"] = "axes"
-        self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(self.kind)})
-
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        stand = {n: named[result] for p in self.parts for n, result in p.stands_for.items()}
+        stand = {n: named[result] for n, result in _merged(self.parts, "stands_for").items()}
         return super().saved({**named, **stand})
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        made = {name for part in self.parts for name in part.stands_for}
+        made = _merged(self.parts, "stands_for")
         return tuple(name for name in self.saves if name not in made)
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Rows:
@@ -810,7 +807,7 @@ def dropout_add_rms_norm(
     """
 
 
-@declared(NormOp, named_axes, "L2Norm")
+@declared(NormOp, named_axes, "L2Norm", Part(checks={"eps": _length}))
 def l2_normalize(
     x: A,
     /,
