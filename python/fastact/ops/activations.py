@@ -296,6 +296,12 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     cos: Array
     sin: Array
     positions: Array | None
+    gates: Array
+    c_prev: ArrayOrNumber
+    h_prev: ArrayOrNumber
+    c: Array | None
+    recurrent: Array | None
+    recurrent_bias: Array | None
     axis: Axes
     channel_axis: int
     activation: ActivationLike
@@ -312,7 +318,9 @@ class BackwardOptions(Parameters, Generic[A], total=False):
     keepdims: bool
     label_smoothing: float
     offset: SupportsIndex
+    order: str
     p: float
+    recompute: bool
     reduction: str
     scale: float
     seed: SupportsIndex

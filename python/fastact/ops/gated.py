@@ -236,22 +236,16 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def _halves_by_name(self, now: Execution, of: str = "") -> dict[str, View | None]:
         """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
         find = now.view if of else now.views.get
-        found = self._parts(f"{of}bias_", find(f"{of}bias"), 0, now)
+        packed = [("bias_", find(f"{of}bias"), 0)]
         if self.packed:
-            found |= self._parts(of, find(f"{of}x"), now.shapes.axis, now)
+            packed.append(("", find(f"{of}x"), now.shapes.axis))
+        found = {}
+        for name, view, axis in packed:
+            length = view.shape[axis] if view is not None else 0
+            for part, half in zip("ab", self.halves(vars(now.options), length), strict=True):
+                each = None if view is None else view.sliced(axis, *half, length // 2)
+                found[f"{of}{name}{part}"] = each
         return found
-
-    def _parts(
-        self, names: str, view: View | None, axis: int, now: Execution
-    ) -> dict[str, View | None]:
-        if view is None:
-            return {f"{names}a": None, f"{names}b": None}
-        length = view.shape[axis]
-        a, b = self.halves(vars(now.options), length)
-        return {
-            f"{names}{part}": view.sliced(axis, *half, length // 2)
-            for part, half in (("a", a), ("b", b))
-        }
 
 
 class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):

@@ -399,19 +399,16 @@ def signature_of(
     where they are not among `either`.
     """
     either, of_call = list(either), call.parameters
+    has_name = {n: p.default for n, p in of_call.items() if p.kind is not p.POSITIONAL_ONLY}
+    defaults = {**has_name, **more}
     skipped = {*positional, *either, *but, *_EVERY}
     options = [p for p in of_call.values() if p.name not in skipped]
-    follow = [
-        Parameter(
-            name,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            default=more.pop(name) if name in more else _default(of_call, name),
-        )
-        for name in either
-    ]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    follow = [Parameter(n, kind, default=defaults.get(n, REQUIRED)) for n in either]
     follow += [p for p in options if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     only = [p for p in options if p.kind is Parameter.KEYWORD_ONLY]
-    every = [*more.items(), ("out", None), *([("accumulate", False)] * accumulates)]
+    only_more = ((name, value) for name, value in more.items() if name not in either)
+    every = [*only_more, ("out", None), *([("accumulate", False)] * accumulates)]
     out_is_last = of_call["out"].kind is Parameter.POSITIONAL_OR_KEYWORD
     kind = Parameter.POSITIONAL_OR_KEYWORD if out_is_last else Parameter.KEYWORD_ONLY
     return Signature(
@@ -424,13 +421,6 @@ def signature_of(
             *(p for p in of_call.values() if p.kind is Parameter.VAR_KEYWORD),
         ]
     )
-
-
-def _default(of_call: Mapping[str, Parameter], name: str) -> Any:
-    parameter = of_call.get(name)
-    if parameter is None or parameter.kind is Parameter.POSITIONAL_ONLY:
-        return REQUIRED
-    return parameter.default
 
 
 def positional(call: Signature) -> tuple[str, ...]:
