@@ -403,20 +403,18 @@ def signature_of(
     defaults = {**has_name, **more}
     skipped = {*positional, *either, *but, *_EVERY}
     options = [p for p in of_call.values() if p.name not in skipped]
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    follow = [Parameter(n, kind, default=defaults.get(n, REQUIRED)) for n in either]
-    follow += [p for p in options if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    has_both = Parameter.POSITIONAL_OR_KEYWORD
+    follow = [Parameter(n, has_both, default=defaults.get(n, REQUIRED)) for n in either]
+    follow += [p for p in options if p.kind is has_both]
     only = [p for p in options if p.kind is Parameter.KEYWORD_ONLY]
     only_more = ((name, value) for name, value in more.items() if name not in either)
     every = [*only_more, ("out", None), *([("accumulate", False)] * accumulates)]
-    out_is_last = of_call["out"].kind is Parameter.POSITIONAL_OR_KEYWORD
-    kind = Parameter.POSITIONAL_OR_KEYWORD if out_is_last else Parameter.KEYWORD_ONLY
     return Signature(
         [
             *(Parameter(name, Parameter.POSITIONAL_ONLY) for name in positional),
             *follow,
             *only,
-            *(Parameter(name, kind, default=default) for name, default in every),
+            *(Parameter(n, of_call["out"].kind, default=default) for n, default in every),
             Parameter("stream", Parameter.KEYWORD_ONLY, default=None),
             *(p for p in of_call.values() if p.kind is Parameter.VAR_KEYWORD),
         ]
