@@ -6,7 +6,7 @@ pass of a network knows them by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
@@ -14,7 +14,7 @@ from .activations import BackwardOptions, Parameters
 from .bounds import BiasBounds
 from .engine import axes
 from .engine.axes import Over
-from .engine.entry import Arg
+from .engine.entry import Arg, signature_of
 from .engine.execute import Execution
 from .engine.fused import activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
@@ -49,7 +49,10 @@ class BiasAct(CachedOp[P, R]):
     )
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})
-    takes = records(positional=("dy", "x", "bias"), either=("residual",))
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function)
+        self._enter_points(signature_of(call, ("dy", "x", "bias"), ("residual",)))
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         op = activation_op(self._where(), self._options(named).activation)

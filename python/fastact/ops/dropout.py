@@ -6,13 +6,14 @@ and the oracle's in `check/reference.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, SupportsIndex, Unpack
 
 from ..interop import validate
 from .activations import BackwardOptions
 from .bounds import DropoutBounds
 from .engine import axes
-from .engine.entry import Arg
+from .engine.entry import Arg, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.served import CachedOp
@@ -43,7 +44,10 @@ class DropoutOp(CachedOp[P, R]):
     kernels = Kernels({"forward": "dropout"})
     checks = records(p=_probability, seed=_seed, offset=_count)
     traits = Traits(counts_elements=True)
-    takes = records(positional=("dy",), but=("residual",))
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function)
+        self._enter_points(signature_of(call, ("dy",), but=("residual",)))
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and an empty tuple.

@@ -306,7 +306,11 @@ class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
-    takes = records(positional=("dy", "x"), either=_SAVED)
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function)
+        self._enter_points(signature_of(call, ("dy", "x"), _SAVED))
+
     given = "; statistics of `Moments` bring them along"
     traits = Traits(axis_of_bias=True)
     kernels = Kernels(

@@ -285,8 +285,6 @@ class NormRotary(Turning[P, R]):
     bounds = NormRotaryBounds(scaled=6, rough=4)
     saves = ("x", "rstd", "cos", "sin", "weight", "positions")
     gradients = ("dx", "dweight")
-    takes = records(positional=("dy", "x"), either=saves[1:])
-    makes = records(besides=("rstd",))
     args = records(
         **Turning.args,
         x=Arg(validate.ARRAY),
@@ -303,6 +301,10 @@ class NormRotary(Turning[P, R]):
         },
         names={"reduced": "axes"},
     )
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function)
+        self._enter_points(signature_of(call, ("dy", "x"), self.saves[1:]), besides=("rstd",))
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         read_casting(entry.where, options)

@@ -17,7 +17,7 @@ from .activations import BackwardOptions
 from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .engine import axes
 from .engine.axes import Over
-from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
+from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import IDENTITY, add_up, fill
@@ -75,14 +75,20 @@ class RowFunction(CachedOp[P, R]):
     """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     family = "softmax"
+    makes: Mapping[str, Any] = records()  # outputs besides, for `_enter_points`
+    by_position = 1  # as many of what is saved `backward` takes by position alone
+    lacks: Mapping[str, Any] = records()  # the others that may be None there
 
     def __init__(self, function: Callable[P, R]) -> None:
-        super().__init__(function)
+        call = self._declare(function)
         numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
         self.kernels = self.kernels._replace(numbers=numbers)
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
+        leading, others = self.saves[: self.by_position], self.saves[self.by_position :]
+        taken = signature_of(call, ("dy", *leading), (*others, "axis"), but=("mask",), **self.lacks)
+        self._enter_points(taken, **self.makes)
 
     def _texts(self) -> str:
         return _TEXTS
@@ -134,13 +140,7 @@ class SoftmaxOp(ByValue[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
     makes = records(extra=1, unasked=1)
-    takes = records(
-        positional=("dy", "y"),
-        either=("sink", "share", "x", "axis"),
-        but=("mask",),
-        share=None,
-        x=None,
-    )
+    lacks = records(share=None, x=None)
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
     args = records(
@@ -236,8 +236,6 @@ class SoftmaxOp(ByValue[P, R]):
 class LogSoftmaxOp(ByValue[P, R]):
     """The logarithm of softmax."""
 
-    takes = records(positional=("dy", "y"), either=("axis",), but=("mask",))
-
     def backward(
         self, dy: ArrayOrNumber, y: A, /, *told: Any, **options: Unpack[BackwardOptions[A]]
     ) -> Any:
@@ -260,8 +258,8 @@ class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
     makes = records(besides=("lse", "rest"))
+    by_position = 4
     saves = ("x", "mask", "lse", "rest")
-    takes = records(positional=("dy", *saves), either=("axis",))
     outs = records(
         y=Output(shape="shape"),
         **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
@@ -350,8 +348,6 @@ class CrossEntropy(CachedOp[P, R]):
     results = ("loss",)
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
-    takes = records(positional=("dloss", *saves))
-    makes = records(extra=2)
     args = records(
         target=Arg(shape=ANY),
         weight=Arg(validate.WEIGHTS, ANY),
@@ -365,6 +361,10 @@ class CrossEntropy(CachedOp[P, R]):
         **dict.fromkeys(("lse", "rest"), Output(shape="losses", dtype=COMPUTED)),
         divisor=Output(shape="one", dtype=DOUBLE),
     )
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        call = self._declare(function)
+        self._enter_points(signature_of(call, ("dloss", *self.saves)), extra=2)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         if entry != "forward":

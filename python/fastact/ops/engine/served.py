@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from inspect import Signature
 from typing import Any
 
 from ... import _cpu
 from . import docstrings, second
-from .entry import Entry, signature_of
+from .entry import Entry
 from .execute import execute
-from .op import Op, P, R, records
+from .op import Op, P, R
 
 #: An entry point takes these over from its method; the docstring is a part of its documentation.
 _NAMES = ("__module__", "__name__", "__qualname__")
@@ -40,13 +40,6 @@ class ServedOp(Op[P, R]):
     """
 
     backward: Callable[..., Any]
-    #: How the signature of `backward` follows from the call's, for `signature_of`.
-    takes: Mapping[str, Any] = records()
-    makes: Mapping[str, Any] = records()  # the outputs besides, for `_enter_points`
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
-        self._enter_points(signature_of(call, **self.takes), **self.makes)
 
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
         return execute(self.entry_points[entry], *args, **kwargs)
