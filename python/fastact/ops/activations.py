@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, SupportsIndex, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -23,18 +23,7 @@ from .engine.op import Kernels, P, R, Traits, alias, declared, float32_under_aut
 from .engine.quantized import Quantizes
 from .engine.second import no_third
 from .engine.served import enter_at, enter_cached
-from .types import (
-    A,
-    ActivationLike,
-    Array,
-    ArrayOrNumber,
-    Axes,
-    Casting,
-    DType,
-    Out,
-    Outs,
-    Stream,
-)
+from .types import A, ArrayOrNumber, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
@@ -274,64 +263,6 @@ class Parameters(TypedDict, total=False):
     max_val: float
     min_val: float
     negative_slope: float
-
-
-class BackwardOptions(Parameters, Generic[A], total=False):
-    """The options that `backward` takes by keyword, where an op has them.
-
-    Of what it takes by position or by keyword, some were saved.
-    """
-
-    mean: Array
-    rstd: Array
-    weight: Array | None
-    bias: Array | None
-    weights: Array | None
-    where: ArrayOrNumber | None
-    by: Array | None
-    residual: ArrayOrNumber | None
-    sink: Array | None
-    share: Array | None
-    x: A | None
-    cos: Array
-    sin: Array
-    positions: Array | None
-    gates: Array
-    c_prev: ArrayOrNumber
-    h_prev: ArrayOrNumber
-    c: Array | None
-    recurrent: Array | None
-    recurrent_bias: Array | None
-    axis: Axes
-    channel_axis: int
-    activation: ActivationLike
-    casting: Casting
-    correction: float
-    dtotal: ArrayOrNumber | None
-    dtype: DType
-    eps: float
-    gate_first: bool
-    group_size: int | None
-    groups: int | None
-    ignore_index: int
-    interleaved: bool
-    keepdims: bool
-    label_smoothing: float
-    offset: SupportsIndex
-    order: str
-    p: float
-    recompute: bool
-    reduction: str
-    scale: float
-    seed: SupportsIndex
-    skipna: bool
-    softcap: float | None
-    training: bool
-    weight_offset: float | None
-    z_loss: float
-    out: Out[A] | Outs[A]
-    accumulate: bool
-    stream: Stream
 
 
 @declared(Activation, Bounds(0, 0, 0), piecewise_linear=True)

@@ -6,21 +6,21 @@ pass of a network knows them by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
-from .activations import BackwardOptions, Parameters
+from .activations import Parameters
 from .bounds import BiasBounds
 from .engine import axes
 from .engine.axes import Over
-from .engine.entry import Arg, signature_of
+from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
 
 class Along(NamedTuple):
@@ -49,10 +49,6 @@ class BiasAct(CachedOp[P, R]):
     )
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
-        self._enter_points(signature_of(call, ("dy", "x", "bias"), ("residual",)))
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         op = activation_op(self._where(), self._options(named).activation)
@@ -85,8 +81,14 @@ class BiasAct(CachedOp[P, R]):
         x: Array | None,
         bias: Array,
         /,
-        *others: Any,
-        **options: Unpack[BackwardOptions[Array]],
+        residual: ArrayOrNumber | None = None,
+        activation: ActivationLike = "identity",
+        *,
+        axis: int = -1,
+        out: Outs[Array] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[Any, Any]:
         """The gradients with respect to x and bias, in one pass over the data.
 

@@ -7,18 +7,17 @@ They are computed as sums with weights are, of other terms, which stand in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 from .. import _cpu
-from .activations import BackwardOptions
 from .bounds import DivergenceBounds
 from .engine.axes import Over, over_axes
-from .engine.entry import Arg, Output, positional, signature_of
+from .engine.entry import Arg, Output, positional
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared, float32_under_autocast, records
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Out, Stream
+from .types import A, ArrayOrNumber, Out, Outs, Stream
 
 #: Words that the docstrings of all divergences share.
 _TEXTS = """
@@ -66,7 +65,7 @@ class Divergence(CachedOp[P, R]):
         self.args = {"dy": each._replace(shape="shape"), **dict.fromkeys(self.saves, each)}
         names = dict(zip(("x", "weights"), self.saves, strict=True))
         self.kernels = Kernels(names=names, numbers={"initial": 0.0})
-        self._enter_points(signature_of(call, ("dy", *self.saves)))
+        self._enter_points()
 
     def _texts(self) -> str:
         return _TEXTS
@@ -82,7 +81,17 @@ class Divergence(CachedOp[P, R]):
             fill(now.call, y, 0.0)
 
     def backward(
-        self, dy: ArrayOrNumber, log_q: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        log_q: A,
+        log_p: A,
+        /,
+        axis: int | tuple[int, ...] = -1,
+        *,
+        keepdims: bool = False,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> tuple[A, A]:
         """The gradients with respect to both arrays.
 

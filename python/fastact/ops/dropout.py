@@ -6,14 +6,12 @@ and the oracle's in `check/reference.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, SupportsIndex, Unpack
+from typing import Any, SupportsIndex
 
 from ..interop import validate
-from .activations import BackwardOptions
 from .bounds import DropoutBounds
 from .engine import axes
-from .engine.entry import Arg, signature_of
+from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.served import CachedOp
@@ -45,10 +43,6 @@ class DropoutOp(CachedOp[P, R]):
     checks = records(p=_probability, seed=_seed, offset=_count)
     traits = Traits(counts_elements=True)
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
-        self._enter_points(signature_of(call, ("dy",), but=("residual",)))
-
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and an empty tuple.
 
@@ -59,7 +53,16 @@ class DropoutOp(CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, /, *told: float, **options: Unpack[BackwardOptions[Array]]
+        self,
+        dy: ArrayOrNumber,
+        /,
+        p: float,
+        *,
+        seed: SupportsIndex,
+        offset: SupportsIndex = 0,
+        out: Out[Array] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
-from .activations import BackwardOptions
 from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
@@ -43,6 +42,16 @@ class StepOptions(TypedDict, total=False):
     recompute: bool
     out: Outs[Array]
     stream: Stream
+
+
+class GateOptions(StepOptions, total=False):
+    """The options that `backward` takes by keyword."""
+
+    gates: Array
+    c_prev: ArrayOrNumber
+    h_prev: ArrayOrNumber
+    c: Array | None
+    accumulate: bool
 
 
 class GateShapes(NamedTuple):
@@ -226,7 +235,7 @@ class Gates(CachedOp[P, R]):
         """
 
     def backward(
-        self, *arrays: ArrayOrNumber | None, **options: Unpack[BackwardOptions[Array]]
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[GateOptions]
     ) -> tuple[Any, ...]:
         """The gradients with respect to the arrays of a step and to its biases, in one pass.
 

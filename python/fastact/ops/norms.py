@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
 
 from .. import _cpu
 from .._cpu import ROW_NORMS, View
 from ..interop import validate
 from ..interop.call import Call
-from .activations import BackwardOptions, Parameters
+from .activations import Parameters
 from .bounds import NormBounds
 from .dropout import DropoutOp
 from .engine import axes
@@ -26,7 +26,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
 
 Shape = tuple[int, ...]
 
@@ -206,6 +206,31 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     along = axes.others((0, channel), x.ndim)
     statistics = axes.reduced(x.shape, along, keepdims=True)
     return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
+
+
+class NormOptions(Parameters, Generic[A], total=False):
+    """The options that `backward` of a norm takes by keyword, where an op has them."""
+
+    mean: Array
+    rstd: Array
+    weight: Array | None
+    bias: Array | None
+    training: bool
+    axis: int | tuple[int, ...]
+    channel_axis: int
+    eps: float
+    weight_offset: float | None
+    casting: Casting
+    activation: ActivationLike
+    gate_first: bool
+    group_size: int | None
+    p: float
+    seed: SupportsIndex
+    offset: SupportsIndex
+    dtotal: ArrayOrNumber | None
+    out: Outs[A]
+    accumulate: bool
+    stream: Stream
 
 
 #: Words that the docstrings of all norms share.
@@ -502,7 +527,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 
 from ..interop import validate
 from ..interop.call import Call
-from .activations import BackwardOptions, Parameters
+from .activations import Parameters
 from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, signature_of, untyped
@@ -22,7 +22,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, Rows
+from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, NormOptions, Rows
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 _RUNNING = ("running_mean", "running_var")
@@ -160,7 +160,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_forward")
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -318,7 +318,7 @@ class NormApply(ChannelNorm[P, R]):
     )
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 

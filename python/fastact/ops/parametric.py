@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
-from .activations import BackwardOptions
 from .bounds import ParametricBounds
 from .engine import axes
 from .engine.entry import Arg, positional, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
-from .types import A, Array, Out, Stream
+from .types import A, Array, Out, Outs, Stream
 
 
 class ParameterAxis(NamedTuple):
@@ -88,7 +87,15 @@ class ParametricOp(CachedOp[P, R]):
         now.run("bias_act_forward", residual=None, parameters=())
 
     def backward(
-        self, dy: A, x: A, /, *saved: Array, **options: Unpack[BackwardOptions[Array]]
+        self,
+        dy: A,
+        x: A,
+        /,
+        *saved: Array,
+        channel_axis: int = 1,
+        out: Outs[Array] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> tuple[Any, Any]:
         """The gradients with respect to x and to the parameter, in one pass over the data.
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any, Generic, TypedDict, Unpack
 
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
-from .activations import BackwardOptions
 from .bounds import MomentBounds
 from .engine import axes as _axes
 from .engine.axes import Over, over_axes
@@ -65,6 +64,23 @@ _STEADY = {"sum": 1.0, "m2": 2.0}
 
 #: Statistics of the distances from the mean; the others need x alone.
 _SPREADS = ("m2", "var", "std")
+
+
+class StatisticOptions(TypedDict, Generic[A], total=False):
+    """The options that `backward` of a statistic takes by keyword, where an op has them."""
+
+    weights: Array | None
+    where: ArrayOrNumber | None
+    by: Array | None
+    axis: Axes
+    dtype: DType
+    correction: float
+    skipna: bool
+    groups: int | None
+    keepdims: bool
+    out: Out[A] | Outs[Array]
+    accumulate: bool
+    stream: Stream
 
 
 class StatisticsOp(CachedOp[P, R]):
@@ -277,7 +293,7 @@ class MeanVar(PairOp[P, R]):
         x: A,
         /,
         *saved: Any,
-        **options: Unpack[BackwardOptions[A]],
+        **options: Unpack[StatisticOptions[A]],
     ) -> A:
         """The gradient with respect to x.
 
@@ -371,7 +387,7 @@ class MomentsOp(PairOp[P, R]):
         x: A,
         /,
         *saved: Any,
-        **options: Unpack[BackwardOptions[A]],
+        **options: Unpack[StatisticOptions[A]],
     ) -> A:
         """The gradient with respect to x.
 
@@ -422,7 +438,7 @@ class TermSum(AxisSum[P, R]):
         self._enter_points(signature_of(call, ("dy", "x"), (*self.saves[1:], "axis")))
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[StatisticOptions[A]]
     ) -> A:
         """The gradient with respect to x.
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Signature
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
 from ..interop import handlers, validate
 from ..interop.validate import Only, Role
-from .activations import BackwardOptions
 from .bounds import NormRotaryBounds, RotaryBounds
 from .engine import axes
 from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
@@ -24,7 +23,7 @@ from .engine.op import Kernels, P, R, declared, records
 from .engine.parts import Part, Parts, cut, for_each, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
-from .types import A, Array, ArrayOrNumber, Casting, Out, Stream
+from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
 
 #: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
 _ANGLE = Role(dtype="wide_enough", array=True)
@@ -169,7 +168,20 @@ class Rotary(Turning[P, R]):
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
-    def backward(self, dy: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]) -> A:
+    def backward(
+        self,
+        dy: A,
+        /,
+        cos: Array,
+        sin: Array,
+        positions: Array | None = None,
+        *,
+        axis: int = -1,
+        interleaved: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
         """The gradient with respect to x: dy, turned back by the same angles.
 
         ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x
@@ -303,8 +315,8 @@ class NormRotary(Turning[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
-        self._enter_points(signature_of(call, ("dy", "x"), self.saves[1:]), besides=("rstd",))
+        self._declare(function)
+        self._enter_points(besides=("rstd",))
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         read_casting(entry.where, options)
@@ -341,7 +353,24 @@ class NormRotary(Turning[P, R]):
         for_each(now.call, parts, threads, work)
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        rstd: Array,
+        cos: Array,
+        sin: Array,
+        weight: Array | None = None,
+        positions: Array | None = None,
+        *,
+        axis: int = -1,
+        eps: float = 1e-6,
+        weight_offset: float | None = None,
+        casting: Casting = "exact",
+        interleaved: bool = False,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> tuple[A | None, Array | None]:
         """The gradients with respect to x and weight.
 

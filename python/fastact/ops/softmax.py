@@ -8,21 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
-from .activations import BackwardOptions
 from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .engine import axes
 from .engine.axes import Over
-from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output, signature_of
+from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import IDENTITY, add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Stream
+from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -76,19 +75,15 @@ class RowFunction(CachedOp[P, R]):
 
     family = "softmax"
     makes: Mapping[str, Any] = records()  # outputs besides, for `_enter_points`
-    by_position = 1  # as many of what is saved `backward` takes by position alone
-    lacks: Mapping[str, Any] = records()  # the others that may be None there
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
+        self._declare(function)
         numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
         self.kernels = self.kernels._replace(numbers=numbers)
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        leading, others = self.saves[: self.by_position], self.saves[self.by_position :]
-        taken = signature_of(call, ("dy", *leading), (*others, "axis"), but=("mask",), **self.lacks)
-        self._enter_points(taken, **self.makes)
+        self._enter_points(**self.makes)
 
     def _texts(self) -> str:
         return _TEXTS
@@ -140,7 +135,6 @@ class SoftmaxOp(ByValue[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
     makes = records(extra=1, unasked=1)
-    lacks = records(share=None, x=None)
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
     args = records(
@@ -200,7 +194,20 @@ class SoftmaxOp(ByValue[P, R]):
         now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
-        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        sink: Array | None = None,
+        share: Array | None = None,
+        x: A | None = None,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -237,7 +244,16 @@ class LogSoftmaxOp(ByValue[P, R]):
     """The logarithm of softmax."""
 
     def backward(
-        self, dy: ArrayOrNumber, y: A, /, *told: Any, **options: Unpack[BackwardOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x, from the result.
 
@@ -258,7 +274,6 @@ class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
     makes = records(besides=("lse", "rest"))
-    by_position = 4
     saves = ("x", "mask", "lse", "rest")
     outs = records(
         y=Output(shape="shape"),
@@ -278,7 +293,20 @@ class LogSumExp(RowFunction[P, R]):
         now.run("softmax_forward", y=None)
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        mask: ArrayOrNumber | None,
+        lse: Array,
+        rest: Array | None,
+        /,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to x.
 
@@ -363,8 +391,8 @@ class CrossEntropy(CachedOp[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
-        self._enter_points(signature_of(call, ("dloss", *self.saves)), extra=2)
+        self._declare(function)
+        self._enter_points(extra=2)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         if entry != "forward":
@@ -430,7 +458,24 @@ class CrossEntropy(CachedOp[P, R]):
         return found
 
     def backward(
-        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self,
+        dloss: ArrayOrNumber,
+        logits: A,
+        target: Array,
+        weight: Array | None,
+        lse: Array,
+        rest: Array | None,
+        divisor: Array | None,
+        /,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        reduction: str = "mean",
+        axis: int | None = None,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 

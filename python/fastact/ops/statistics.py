@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from . import reductions
-from .activations import BackwardOptions
 from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output, signature_of
 from .engine.execute import Execution
@@ -30,7 +29,7 @@ from .engine.reductions import (
     weighted_gradient,
 )
 from .engine.weighting import SAVED
-from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
+from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticOptions, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 
 #: Further words that the docstrings of all statistics share.
@@ -165,7 +164,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         return (*found, "count") if getattr(options, "returned", False) else found
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[StatisticOptions[A]]
     ) -> Any:
         """The gradient with respect to x.
 
@@ -208,7 +207,7 @@ class Average(AxisStatistic[P, R]):
         return True
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[BackwardOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[StatisticOptions[A]]
     ) -> Any:
         """The gradients with respect to x and to the weights.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import _cpu
 from . import docstrings, second
-from .entry import Entry
+from .entry import Entry, untyped
 from .execute import execute
 from .op import Op, P, R
 
@@ -41,12 +41,16 @@ class ServedOp(Op[P, R]):
 
     backward: Callable[..., Any]
 
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._declare(function)
+        self._enter_points()
+
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
         return execute(self.entry_points[entry], *args, **kwargs)
 
     def _enter_points(
         self,
-        backward: Signature,
+        backward: Signature | None = None,
         *,
         forward: Signature | None = None,
         besides: Sequence[str] = (),
@@ -56,7 +60,7 @@ class ServedOp(Op[P, R]):
     ) -> None:
         """Enter the three entry points, and others.
 
-        backward : what it takes. forward : None: what calling the op takes.
+        backward : None: what the method takes. forward : None: what calling the op takes.
         besides : what it makes besides the results. extra : as many more outputs may be given to
         it; None: all besides. unasked : of so many of the last gradients `out` need not speak.
         """
@@ -73,7 +77,7 @@ class ServedOp(Op[P, R]):
             ),
             backward=self._entry(
                 "backward",
-                backward,
+                backward or untyped(self.backward),
                 gradients,
                 outputs=asked,
                 extra=unasked,
