@@ -209,13 +209,12 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
 
 
 class NormOptions(Parameters, Generic[A], total=False):
-    """The options that `backward` of a norm takes by keyword, where an op has them."""
+    """The options that `NormOp.backward` takes by keyword, where an op has them."""
 
     mean: Array
     rstd: Array
     weight: Array | None
     bias: Array | None
-    training: bool
     axis: int | tuple[int, ...]
     channel_axis: int
     eps: float

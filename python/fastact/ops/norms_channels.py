@@ -17,13 +17,13 @@ from ..interop.call import Call
 from .activations import Parameters
 from .bounds import NormBounds
 from .engine import axes
-from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, signature_of, untyped
+from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, NormOptions, Rows
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
+from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, Rows
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
@@ -124,11 +124,9 @@ class BatchNormOp(ChannelNorm[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
+        self._declare(function)
         reduce, apply = untyped(self.backward_reduce), untyped(self.backward_apply)
-        unasked = (*_RUNNING, "momentum", "eps", "num_batches")
         self._enter_points(
-            signature_of(call, ("dy", "x"), _SAVED, but=unasked),
             besides=STATISTICS,
             extra=0,
             backward_reduce=self._entry("backward_reduce", reduce, _SUMS, skips=True),
@@ -160,7 +158,22 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_forward")
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        training: bool = False,
+        *,
+        channel_axis: int = 1,
+        activation: ActivationLike = "identity",
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -307,10 +320,6 @@ class NormApply(ChannelNorm[P, R]):
 
     axis_name = "axis"
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        call = self._declare(function)
-        self._enter_points(signature_of(call, ("dy", "x"), _SAVED))
-
     given = "; statistics of `Moments` bring them along"
     traits = Traits(axis_of_bias=True)
     kernels = Kernels(
@@ -318,7 +327,21 @@ class NormApply(ChannelNorm[P, R]):
     )
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        mean: Array,
+        rstd: Array,
+        weight: Array | None = None,
+        bias: Array | None = None,
+        *,
+        axis: int,
+        activation: ActivationLike = "identity",
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypedDict, Unpack
+from typing import Any
 
 from .. import _cpu
 from .._cpu import View
@@ -18,7 +18,7 @@ from ..interop import validate
 from .bounds import MomentBounds
 from .engine import axes as _axes
 from .engine.axes import Over, over_axes
-from .engine.entry import DOUBLE, TOLD, Arg, Output, signature_of, untyped
+from .engine.entry import DOUBLE, TOLD, Arg, Output, untyped
 from .engine.execute import Execution
 from .engine.op import (
     Kernels,
@@ -64,23 +64,6 @@ _STEADY = {"sum": 1.0, "m2": 2.0}
 
 #: Statistics of the distances from the mean; the others need x alone.
 _SPREADS = ("m2", "var", "std")
-
-
-class StatisticOptions(TypedDict, Generic[A], total=False):
-    """The options that `backward` of a statistic takes by keyword, where an op has them."""
-
-    weights: Array | None
-    where: ArrayOrNumber | None
-    by: Array | None
-    axis: Axes
-    dtype: DType
-    correction: float
-    skipna: bool
-    groups: int | None
-    keepdims: bool
-    out: Out[A] | Outs[Array]
-    accumulate: bool
-    stream: Stream
 
 
 class StatisticsOp(CachedOp[P, R]):
@@ -272,7 +255,7 @@ class PairOp(StatisticsOp[P, R]):
         dtype = DOUBLE if self.traits.reads_whole else TOLD
         made = (*self.results, "count", "squares")
         self.outs = {name: Output(shape="shape", dtype=dtype) for name in made}
-        self._enter_points(signature_of(call, ("dy", "x"), (*self.saves[1:], "axis")))
+        self._enter_points()
 
     def _texts(self) -> str:
         return TEXTS.format(data="x", called="moments", nothing="", reference=VARIANCES)
@@ -292,8 +275,16 @@ class MeanVar(PairOp[P, R]):
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
         x: A,
         /,
-        *saved: Any,
-        **options: Unpack[StatisticOptions[A]],
+        weights: Array | None = None,
+        where: ArrayOrNumber | None = None,
+        axis: Axes = None,
+        *,
+        dtype: DType = None,
+        correction: float = 0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to x.
 
@@ -386,8 +377,17 @@ class MomentsOp(PairOp[P, R]):
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
         x: A,
         /,
-        *saved: Any,
-        **options: Unpack[StatisticOptions[A]],
+        weights: Array | None = None,
+        where: ArrayOrNumber | None = None,
+        by: Array | None = None,
+        axis: Axes = None,
+        *,
+        skipna: bool = False,
+        groups: int | None = None,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to x.
 
@@ -435,10 +435,23 @@ class TermSum(AxisSum[P, R]):
         self._over = over
         self._sums(_cpu.TERMS.index(term), {"backward": "sum_backward"}, {})
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        self._enter_points(signature_of(call, ("dy", "x"), (*self.saves[1:], "axis")))
+        self._enter_points()
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[StatisticOptions[A]]
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        /,
+        where: ArrayOrNumber | None = None,
+        by: Array | None = None,
+        axis: Axes = None,
+        *,
+        dtype: DType = None,
+        groups: int | None = None,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to x.
 

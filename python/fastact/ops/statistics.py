@@ -7,7 +7,7 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from . import reductions
 from .bounds import StatisticBounds
@@ -29,7 +29,7 @@ from .engine.reductions import (
     weighted_gradient,
 )
 from .engine.weighting import SAVED
-from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticOptions, StatisticsOp
+from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
 
 #: Further words that the docstrings of all statistics share.
@@ -163,9 +163,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         found = super().outputs_of(entry, options)
         return (*found, "count") if getattr(options, "returned", False) else found
 
-    def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[StatisticOptions[A]]
-    ) -> Any:
+    def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         """The gradient with respect to x.
 
         Of n elements that count: a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
@@ -207,7 +205,7 @@ class Average(AxisStatistic[P, R]):
         return True
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[StatisticOptions[A]]
+        self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any
     ) -> Any:
         """The gradients with respect to x and to the weights.
 
