@@ -6,6 +6,7 @@ and the oracle's in `check/reference.py`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, SupportsIndex
 
 from ..interop import validate
@@ -24,10 +25,6 @@ def _probability(where: str, name: str, value: Any) -> float:
     return p
 
 
-def _count(where: str, name: str, value: Any) -> int:
-    return axes.within(where, name, value, 0, 2**63 - 1)
-
-
 def _seed(where: str, name: str, value: Any) -> int:
     return axes.within(where, name, value, -(2**63), 2**64 - 1) % 2**64
 
@@ -40,7 +37,9 @@ class DropoutOp(CachedOp[P, R]):
     saves = ()
     args = records(residual=Arg(shares="y"))
     kernels = Kernels({"forward": "dropout"})
-    checks = records(p=_probability, seed=_seed, offset=_count)
+    checks = records(
+        p=_probability, seed=_seed, offset=partial(axes.within, least=0, most=2**63 - 1)
+    )
     traits = Traits(counts_elements=True)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:

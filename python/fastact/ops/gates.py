@@ -273,8 +273,16 @@ class Gates(CachedOp[P, R]):
     # --- kernels ----------------------------------------------------------------------------------
 
     def _run_backward(self, now: Execution) -> None:
-        sums = self._bias_sums(now)
-        apart = not now.options.accumulate and self._sums_apart(now, sums)
+        pairs = zip(_BIASES, _PACKED, strict=False)
+        views = ((now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs)
+        sums = [(bias, packed) for bias, packed in views if bias is not None]
+        # The biases' gradients may be summed in a second pass, not by the kernel of gates.
+        apart = (
+            bool(sums)
+            and not now.options.accumulate
+            and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
+            and _cpu.gates_sums_apart(self.kind, now.views[self.state])
+        )
         # The kernels read the pre-activations' terms, or the activated gates.
         missing = ["kept"] if now.options.recompute else [*_PACKED]
         if apart:
@@ -283,22 +291,7 @@ class Gates(CachedOp[P, R]):
         if apart:
             rows = tuple(range(len(now.shapes.batch)))
             for bias, packed in sums:
-                assert packed is not None
                 add_up(now.call, IDENTITY, packed, bias.with_axes(rows), rows)
-
-    def _bias_sums(self, now: Execution) -> list[tuple[View, View | None]]:
-        """The gradient of each bias that is made, and the packed one whose sum it is, or None."""
-        pairs = zip(_BIASES, _PACKED, strict=False)
-        views = [(now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs]
-        return [(bias, packed) for bias, packed in views if bias is not None]
-
-    def _sums_apart(self, now: Execution, sums: list[tuple[View, View | None]]) -> bool:
-        """Whether the biases' gradients are summed in a second pass, not by the kernel of gates."""
-        return (
-            bool(sums)
-            and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
-            and _cpu.gates_sums_apart(self.kind, now.views[self.state])
-        )
 
     # --- both -------------------------------------------------------------------------------------
 

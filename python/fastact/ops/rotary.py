@@ -90,7 +90,7 @@ class Turning(CachedOp[P, R]):
         positions=Arg(_POSITIONS, "rows", repeats=True, unsaved=True),
     )
 
-    def _pairs(self, call: Any, options: SimpleNamespace) -> Pairs:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
         views = call.views
         name, first = next(iter(views.items()))
         angles = views.get("cos"), views.get("sin"), views.get("positions")
@@ -161,9 +161,6 @@ class Rotary(Turning[P, R]):
                 for made, like in ((y, of), (f"backward.d{of}", dy))
             }
         self._enter_points(signature_of(call, incoming, self.saves))
-
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Pairs:
-        return self._pairs(call, options)
 
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
@@ -322,7 +319,8 @@ class NormRotary(Turning[P, R]):
         read_casting(entry.where, options)
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> NormedPairs:
-        of, shape = self._pairs(call, options), tuple(call.views["x"].shape)
+        of: Pairs = super()._shapes(call, options)
+        shape = tuple(call.views["x"].shape)
         along = (of.axis,)
         statistics = axes.reduced(shape, along, keepdims=True)
         parameter = (shape[of.axis],)

@@ -350,24 +350,6 @@ class LossPlan(NamedTuple):
         return view.with_axes(tuple(range(len(self.losses) + 1)) if self.is_one else (self.axis,))
 
 
-def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossPlan:
-    default = 1 if len(shape) > 1 else 0
-    given = default if options.axis is None else options.axis
-    axis = axes.one(where, given, len(shape), of="logits")
-    ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
-    smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")
-    z_loss = validate.number(where, "z_loss", options.z_loss)
-    if z_loss < 0:
-        raise ValueError(f"{where}: z_loss must not be negative, got {z_loss!r}")
-    allowed = {name: i for i, name in enumerate(_cpu.REDUCTIONS)}
-    reduction = validate.choice(where, "reduction", options.reduction, allowed)
-    is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
-    of_loss = () if is_one else losses
-    return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
-
-
 class CrossEntropy(CachedOp[P, R]):
     """The cross entropy of logits and a target, whose probabilities are never stored."""
 
@@ -401,7 +383,22 @@ class CrossEntropy(CachedOp[P, R]):
         return makes if options.reduction == "none" else (*makes, "divisor")
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
-        return _plan(call.where, options, call.views["logits"].shape)
+        where, shape = call.where, call.views["logits"].shape
+        default = 1 if len(shape) > 1 else 0
+        given = default if options.axis is None else options.axis
+        axis = axes.one(where, given, len(shape), of="logits")
+        ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
+        smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")
+        z_loss = validate.number(where, "z_loss", options.z_loss)
+        if z_loss < 0:
+            raise ValueError(f"{where}: z_loss must not be negative, got {z_loss!r}")
+        allowed = {name: i for i, name in enumerate(_cpu.REDUCTIONS)}
+        reduction = validate.choice(where, "reduction", options.reduction, allowed)
+        is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
+        of_loss = () if is_one else losses
+        return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
