@@ -78,7 +78,7 @@ ValueError
     alpha: an alpha that is not above zero
     limit: a limit that is not above zero
     axis: an `out` that shares memory with bias
-
+{others}
 References
 ----------
 N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
@@ -91,6 +91,13 @@ wider bias are rounded. The activation follows within its own bounds{own}, and t
 rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
 [own]
+"""
+
+_OTHERS = """
+See Also
+--------
+gated : With any activation.
+glu : Of the halves of one array.
 """
 
 
@@ -125,11 +132,11 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         self._enter_points(backward, unasked=1)
 
     def _texts(self) -> str:
-        own = ""
+        own, others = "", ""
         if self._choose is not None:
             ulp = self.activation_of({})[0].bounds.forward_ulp
-            own = f" ({ulp:g} ULP)" if ulp else " (exact)"
-        return _TEXTS.format(own=own)
+            own, others = f" ({ulp:g} ULP)" if ulp else " (exact)", _OTHERS
+        return _TEXTS.format(own=own, others=others)
 
     def _gives(self) -> str:
         *arrays, bias = self.gradients
@@ -386,11 +393,6 @@ def swiglu(
         Above zero: how sharp the bend is. With 1 it is `silu`, else `quick_gelu`; gpt-oss has
         ``alpha=1.702, limit=7.0, offset=1.0``.
 
-    See Also
-    --------
-    gated : With any activation.
-    glu : Of the halves of one array.
-
     Examples
     --------
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
@@ -428,11 +430,6 @@ def geglu(
     approximate : str, default "none"
         "tanh" for the approximation by tanh, as `gelu` has it.
 
-    See Also
-    --------
-    gated : With any activation.
-    glu : Of the halves of one array.
-
     Examples
     --------
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
@@ -461,11 +458,6 @@ def reglu(
     """Relu of one array, times another one.
 
     ``y = max(a, 0) * b``, of what `gated` makes of a and b by `limit` and `offset`.
-
-    See Also
-    --------
-    gated : With any activation.
-    glu : Of the halves of one array.
 
     Examples
     --------
