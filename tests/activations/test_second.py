@@ -102,7 +102,7 @@ def test_it_is_the_gradient_of_backward(op):
     _, slope = op.backward.backward(1.0, 1.0, x)
     with np.errstate(all="ignore"):
         assert_same_bits(dsaved, dy * (ddx * slope))
-    if op.traits.piecewise_linear:
+    if op.piecewise_linear:
         assert not slope[np.isfinite(x)].any()
 
 

@@ -111,8 +111,8 @@ def test_what_is_piecewise_linear(op):
     """Its derivative is the same to both sides of whatever is no corner; and has a derivative."""
     x = torch.linspace(-8, 8, 161, dtype=torch.float64) + 0.03
     y, beside = (op.backward(1.0, *op.forward(at)[1]) for at in (x, x + 0.01))
-    assert op.traits.piecewise_linear == torch.equal(y, beside)
-    if op.traits.piecewise_linear:
+    assert op.piecewise_linear == torch.equal(y, beside)
+    if op.piecewise_linear:
         x = x[::7].clone().requires_grad_()
         assert torch.autograd.gradgradcheck(op, x)
         (dx,) = torch.autograd.grad(op(x).square().sum(), x, create_graph=True)

@@ -233,7 +233,7 @@ def test_narrow_data(op, dtype):
 
 
 @pytest.mark.parametrize(
-    "op", [op for op in fa.ops.values() if not op.traits.piecewise_linear], ids=lambda op: op.name
+    "op", [op for op in fa.ops.values() if not op.piecewise_linear], ids=lambda op: op.name
 )
 def test_a_third_derivative(op):
     """An error that names the op; of those that are linear in pieces it is 0."""

@@ -289,7 +289,7 @@ class _Slope:
             return self.graph.m.curve(self.op, narrow(e), narrow(d), at, self.parameters)
 
         found = self.graph.m.slope(self.op, narrow(d), at, self.parameters)
-        moves = None if self.op.traits.piecewise_linear else saved
+        moves = None if self.op.piecewise_linear else saved
         return self.graph.elementwise(found, (d, lambda e: self(e, saved)), (moves, curve))
 
 

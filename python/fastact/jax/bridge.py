@@ -364,7 +364,7 @@ def _slope(op: Any, template: Template, like: Any) -> Pair:
         return [run("backward.backward", [*given, *others], (False, True))[1]]
 
     def moved(given: Any, others: Any, changes: Any, wanted: Any) -> list[Any]:
-        if op.traits.piecewise_linear:
+        if op.piecewise_linear:
             return [jax.numpy.zeros_like(given[0])]
         return curve(changes, [*given, *others], wanted)
 

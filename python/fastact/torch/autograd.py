@@ -332,7 +332,7 @@ class Twice(Function):
             return (None,) * len(ctx.needs_input_grad)
         spec, rules, wanted = ctx.spec, ctx.rules, ctx.needs_input_grad[2:]
         tensors, count = Function.kept(ctx), len(ddx)
-        if spec.op.traits.piecewise_linear:
+        if spec.op.piecewise_linear:
             _, *saved = tensors
             return None, None, *in_graph(spec, rules, *ddx, *saved), *map(torch.zeros_like, saved)
 
@@ -430,7 +430,7 @@ def _by_slope(
     """Find them where results follow element by element: a derivative is its own transpose."""
     (_, saved), (of_dy, of_saved) = tensors, tangents
     parts = [] if of_dy is None else [*in_graph(spec, rules, of_dy, saved)]
-    if spec.op.traits.piecewise_linear:
+    if spec.op.piecewise_linear:
         parts = parts or [torch.zeros_like(saved)]
     elif of_saved is not None:
 

@@ -71,7 +71,7 @@ class Traits(NamedTuple):
 
     reads_whole: bool = False  # the data may be whole numbers, read as they are, but in backward
     is_diagonal: bool = False  # an element of the result depends on one element of one argument
-    piecewise_linear: bool = False  # the derivative is constant between corners, its own is 0
+    piecewise_linear: bool = False  # the derivative by an element is constant between corners
     axis_of_bias: bool = False  # `axis` says where a bias lies, and elements along it lie apart
     counts_elements: bool = False  # the result depends on where in the array an element is
     #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
@@ -173,6 +173,11 @@ class Op(Generic[P, R]):
     def written(self) -> tuple[str, ...]:
         """The arguments that a call may write."""
         return tuple(name for name, arg in self.args.items() if arg.written)
+
+    @property
+    def piecewise_linear(self) -> bool:
+        """Whether the derivative is constant between corners, and its own is 0."""
+        return self.traits.piecewise_linear
 
     @property
     def differentiated(self) -> tuple[str, ...]:
