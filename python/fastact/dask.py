@@ -171,8 +171,8 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     x, where = options.x, f"fastact.{op.name}"
     operands, sample = _operands(op, x, options, given)
     over = _axes.axes(where, options.axis, x.ndim)
-    told = {n: v for n, v in given.items() if n in ops["moments"].entry_points["call"].defaults}
-    told = {n: v for n, v in told.items() if n not in ("axis", "keepdims")}
+    taken = ops["moments"].entry_points["call"].defaults.keys() - {"axis", "keepdims"}
+    told = {n: v for n, v in given.items() if n in taken}
     if op.skips:
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)

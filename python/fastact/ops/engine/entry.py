@@ -295,17 +295,12 @@ class Entry:
         shapes : the class of what the op's `_shapes` finds.
         """
         name = self.op.kernels.names.get(field, field)
-        if facts["kind"] == "array":
-            return self._array(name, facts, shapes)
-        if field.startswith("accumulate"):
-            output = field.removeprefix("accumulate").lstrip("_")
-            return lambda now: now.adds(output)
-        is_of_shapes = name in getattr(shapes, "__match_args__", ())
-        return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
-
-    def _array(
-        self, name: str, facts: Mapping[str, Any], shapes: type
-    ) -> Callable[["Execution"], Any]:
+        if facts["kind"] != "array":
+            if field.startswith("accumulate"):
+                output = field.removeprefix("accumulate").lstrip("_")
+                return lambda now: now.adds(output)
+            is_of_shapes = name in getattr(shapes, "__match_args__", ())
+            return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
         is_read, is_optional = facts["role"] == "in", facts["optional"]
         see = seen_by(shapes, self.seen(name) if is_read else self.output(name).seen)
 
