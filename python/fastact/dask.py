@@ -79,11 +79,11 @@ def as_ufunc(function: Callable[..., Any]) -> Task:
 
 def serves(op: Any) -> bool:
     """Whether an op that is not element-wise is computed on dask arrays."""
-    return _way(op) is not None
+    return _chunked(op) is not None
 
 
-def _way(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] | None:
-    """What computes an op, by its options and by those that were given; None: nothing does."""
+def _chunked(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] | None:
+    """The function that computes an op on chunks, by its options and what was given; None: no one."""
     if isinstance(op, NormOp):
         call = op.entry_points["call"]
         is_plain = (call.arrays, op.results) == (("x",), ("y",))
@@ -110,8 +110,8 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
     del given["out"], given["stream"]
     _check(entry.where, "x", options.x)
-    way: Any = _way(op)
-    return way(op, options, given)
+    function: Any = _chunked(op)
+    return function(op, options, given)
 
 
 def _check(where: str, name: str, x: Any) -> None:

@@ -1,10 +1,10 @@
 """Documentation of ops: a person writes what an op has alone, the rest follows from its records.
 
 A function that declares an op has a docstring in numpydoc's form: the op's summary and formula, its
-own parameters, notes, references, examples. `of_call` adds the texts that the ops of a family share
-(`Op._texts`) and those of all ops, below, of the parameters that the op takes. `of_entry` does the
-same for the other entry points, whose methods have the docstrings; where these have no examples, it
-shows the op's.
+own parameters, notes, references, examples without their imports. `of_call` adds the texts that the
+ops of a family share (`Op._texts`) and those of all ops, below, of the parameters that the op
+takes. `of_entry` does this for the other entry points, whose methods have the docstrings; where
+these have no examples, it shows the op's.
 
 A text that is written by hand takes the standard one's place: an entry of Parameters, Returns,
 Raises or See Also by its names; References as a whole; in Notes the sentence on what is saved,
