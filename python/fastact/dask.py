@@ -83,7 +83,7 @@ def serves(op: Any) -> bool:
 
 
 def _chunked(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] | None:
-    """The function that computes an op on chunks, by its options and what was given; None: no one."""
+    """The function that computes an op on chunks, by its options and what was given, or None."""
     if isinstance(op, NormOp):
         call = op.entry_points["call"]
         is_plain = (call.arrays, op.results) == (("x",), ("y",))
