@@ -114,7 +114,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def __init__(self, function: Callable[P, R], choose: Choose | None = None) -> None:
         call = self._declare(function)
         self._choose = choose
-        self._arrays = arrays = positional(call)
+        arrays = positional(call)
         self.packed = len(arrays) == 1
         self._is(axis_of_bias=not self.packed)
         self.saves = (*arrays, "bias")
@@ -222,7 +222,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
             validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Halves:
-        first = self._arrays[0]
+        first = self.saves[0]
         shape = tuple(call.views[first].shape)
         runs_along = bool(shape) or self.packed or "bias" in call.views
         axis = axes.one(call.where, options.axis, len(shape), of=first) if runs_along else 0

@@ -138,7 +138,6 @@ class Gates(CachedOp[P, R]):
     ) -> None:
         call = self._declare(function)
         self.kind = _cpu.GATE_KINDS.index(kind)
-        self._has_order = "order" in call.parameters
         self.letters = letters or str(call.parameters["order"].default)
         self.kept, self.results = kept or self.letters, results
         arrays = positional(call)
@@ -148,18 +147,16 @@ class Gates(CachedOp[P, R]):
         of_biases = _BIASES if self.takes_recurrent else _BIASES[:1]
         self.gradients = tuple(f"d{name}" for name in (*arrays, *of_biases))
         incoming = tuple(f"d{name}" for name in results)
-        shared = {} if self.takes_recurrent else {"recurrent": "gates", "recurrent_bias": "bias"}
+        of_gates, of_bias = ("", "") if self.takes_recurrent else ("gates", "bias")
         self.args = {
             "gates": Arg(validate.ARRAY),
-            "recurrent": Arg(
-                validate.ARRAY, "packed", unsaved=True, shares=shared.get("recurrent", "")
-            ),
+            "recurrent": Arg(validate.ARRAY, "packed", unsaved=True, shares=of_gates),
             self.state: Arg(shape="state"),
             "c": Arg(shape="state", unsaved=True),
             **dict.fromkeys(incoming, Arg(shape="state", unsaved=True)),
             incoming[0]: Arg(shape="state", called="an array or a number"),
             "bias": Arg(shape="row"),
-            "recurrent_bias": Arg(shape="row", shares=shared.get("recurrent_bias", "")),
+            "recurrent_bias": Arg(shape="row", shares=of_bias),
         }
         self.outs = {
             **dict.fromkeys((*results, f"d{self.state}"), Output(shape="state", in_place=True)),
@@ -297,9 +294,7 @@ class Gates(CachedOp[P, R]):
 
     def _positions(self, where: str, options: SimpleNamespace) -> tuple[int, ...]:
         """The position of each gate of the kernels in packed arrays."""
-        if not self._has_order:
-            return tuple(range(self.count))
-        order = options.order
+        order = getattr(options, "order", self.letters)
         if isinstance(order, str):
             found = order.replace("c", "g") if "g" not in order else order
             if sorted(found) == sorted(self.letters):
