@@ -144,13 +144,11 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The activation of a call with these options (None: the identity), and its parameters."""
-        defaults = self.entry_points["call"].defaults
-        if self._choose is None:
-            op = activation_op(self._where(), named.get("activation", defaults["activation"]))
-        else:
-            op = self._choose(self._where(), SimpleNamespace(**{**defaults, **named}))
+        options, where = self._options(named), self._where()
+        choose = self._choose
+        op = choose(where, options) if choose else activation_op(where, options.activation)
         own = {} if op is None else op.parameters
-        return op, {n: named.get(n, defaults.get(n, value)) for n, value in own.items()}
+        return op, {name: getattr(options, name, value) for name, value in own.items()}
 
     @property
     def trials(self) -> list[dict[str, Any]]:
