@@ -19,7 +19,7 @@ from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared
-from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
+from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
@@ -288,7 +288,7 @@ class Gates(CachedOp[P, R]):
         if apart:
             rows = tuple(range(len(now.shapes.batch)))
             for bias, packed in sums:
-                add_up(now.call, IDENTITY, packed, bias.with_axes(rows), rows)
+                add_up(now.call, packed, bias.with_axes(rows), rows)
 
     # --- both -------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
-from .engine.reductions import IDENTITY, add_up, fill
+from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
@@ -188,7 +188,7 @@ class SoftmaxOp(ByValue[P, R]):
         if math.prod(shape):
             now.run("softmax_backward", dsinks=each, accumulate=now.adds("dx"))
             repeats = tuple(i for i, n in enumerate(dsink.shape) if n != kept[i])
-            add_up(now.call, IDENTITY, each, total, repeats)
+            add_up(now.call, each, total, repeats)
         else:
             fill(now.call, total, 0.0)
         now.run("softmax_sink", total=total, dsink=dsink)

@@ -260,7 +260,7 @@ class Average(AxisStatistic[P, R]):
             if each is not None:
                 weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)
         if repeats:
-            add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
+            add_up(now.call, each, dweights, repeats, accumulate)
 
 
 @declared(AxisStatistic, "mean")

@@ -214,16 +214,9 @@ SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIA
 (2005), https://doi.org/10.1137/030601818"""
 
 
-def add_up(
-    call: Call,
-    term: int,
-    x: View,
-    y: View,
-    axes: tuple[int, ...],
-    accumulate: bool = False,
-) -> None:
-    """Sum a term of x over `axes` into y, which has length 1 along them."""
-    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": 1.0}
+def add_up(call: Call, x: View, y: View, axes: tuple[int, ...], accumulate: bool = False) -> None:
+    """Sum x over `axes` into y, which has length 1 along them."""
+    given: Any = {"x": x, "axes": axes, "y": y, "term": IDENTITY, "divisor": 1.0}
     call.run("sum", **given, initial=-0.0, accumulate=accumulate)
 
 
