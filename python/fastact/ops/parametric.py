@@ -16,7 +16,6 @@ from ..interop import validate
 from .bounds import ParametricBounds
 from .engine import axes
 from .engine.entry import Arg, positional, signature_of
-from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
 from .types import A, Array, Out, Outs, Stream
@@ -59,9 +58,9 @@ class ParametricOp(CachedOp[P, R]):
         # Kernels count them from the last activation on.
         which = len(_cpu.ACTIVATIONS) + _cpu.CHANNEL_FUNCTIONS.index(self.name)
         self.kernels = Kernels(
-            {"forward": "bias_act_forward"},
+            {"forward": "bias_act_forward", "backward": "bias_act_backward"},
             {"bias": self.parameter, "dbias": self.gradients[1]},
-            {"which": which},
+            {"which": which, "parameters": ()},
         )
         self._enter_points(signature_of(call, ("dy", *self.saves)))
 
@@ -82,9 +81,6 @@ class ParametricOp(CachedOp[P, R]):
             return ParameterAxis(0, own, True)
         axis = axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
         return ParameterAxis(axis, shape[axis : axis + 1], False)
-
-    def _run_forward(self, now: Execution) -> None:
-        now.run("bias_act_forward", residual=None, parameters=())
 
     def backward(
         self,
@@ -114,10 +110,6 @@ class ParametricOp(CachedOp[P, R]):
         double: with their own errors it is within 2**-46 of the sum of their magnitudes, and 0.5
         ULP.
         """
-
-    def _run_backward(self, now: Execution) -> None:
-        adds = now.adds(self.gradients[1])
-        now.run("bias_act_backward", residual=None, parameters=(), accumulate_dbias=adds)
 
 
 @declared(ParametricOp, ParametricBounds(value=1, by_x=0, by_parameter=0))

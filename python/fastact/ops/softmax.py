@@ -118,7 +118,7 @@ class ByValue(RowFunction[P, R]):
     """A function of rows whose value has the shape of x, and is what its gradient needs."""
 
     saves: tuple[str, ...] = ("y",)
-    kernels = Kernels({"forward": "softmax_forward"})
+    kernels = Kernels({"forward": "softmax_forward", "backward": "softmax_backward"})
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
         shape = next(iter(call.views.values())).shape
@@ -126,9 +126,6 @@ class ByValue(RowFunction[P, R]):
         sink = call.views.get("sink")
         own = () if sink is None else tuple(sink.shape)
         return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
-
-    def _run_backward(self, now: Execution) -> None:
-        now.run("softmax_backward", share=None, dsinks=None)
 
 
 class SoftmaxOp(ByValue[P, R]):
@@ -177,7 +174,7 @@ class SoftmaxOp(ByValue[P, R]):
     def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
         if dsink is None:
-            super()._run_backward(now)
+            now.run("softmax_backward")
             return
         # Each row has one in float64, then they are summed, and rounded once.
         shape = now.views["y"].shape

@@ -294,11 +294,12 @@ class Entry:
         An array is the call's own, a number stands in its shapes, or else in its options.
         shapes : the class of what the op's `_shapes` finds.
         """
-        name = self.op.kernels.names.get(field, field)
+        names = self.op.kernels.names
+        name = names.get(field, field)
         if facts["kind"] != "array":
             if field.startswith("accumulate"):
                 output = field.removeprefix("accumulate").lstrip("_")
-                return lambda now: now.adds(output)
+                return lambda now: now.adds(names.get(output, output))
             is_of_shapes = name in getattr(shapes, "__match_args__", ())
             return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
         is_read, is_optional = facts["role"] == "in", facts["optional"]
