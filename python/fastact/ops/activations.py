@@ -218,12 +218,9 @@ class Activation(Quantizes, Elementwise[P, R], _cpu.FastActivation):
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
         """The formulas behind this op: how each is written, and the keyword that chooses it."""
-        found: dict[str, dict[str, Any]] = {self.name: {}}
-        for parameter, allowed in self.choices.items():
-            for value in allowed:
-                if value != self.parameters[parameter]:
-                    found[f"{self.name}({parameter}={value!r})"] = {parameter: value}
-        return found
+        others = ((n, v) for n, allowed in self.choices.items() for v in allowed)
+        chosen = {f"{self.name}({n}={v!r})": {n: v} for n, v in others if v != self.parameters[n]}
+        return {self.name: {}, **chosen}
 
     @property
     def trials(self) -> list[dict[str, Any]]:
