@@ -56,7 +56,7 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     is_nothing &= mask is None and weights is None and by is None
     hidden = []
     for name, part in zip(names, parts, strict=False):
-        # Where too little is left that counts, the result is not shown.
+        # A result is not shown where too little is left that counts.
         least = options.correction if name in ("var", "std") else 0
         hides = left < 0 if is_nothing and name != "std" else left <= least
         if np.ndim(part):

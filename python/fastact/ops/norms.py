@@ -298,7 +298,7 @@ the type in which x is computed is rounded to that first. {rough}
 [own]
 """
 
-#: What a parameter has where an axis of channels is named.
+#: The lengths of a parameter where an axis of channels is named.
 CHANNEL = "1-D, one value a channel"
 
 _ROUGH = """On a GPU, whose moments of 16-bit data are of float32 in part, there is {b.rough:g} u
@@ -331,7 +331,7 @@ https://arxiv.org/abs/1607.06450"""
 _ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
 https://arxiv.org/abs/1910.07467"""
 
-#: What an error is of where a mean is subtracted, too.
+#: The errors besides, where a mean is subtracted, too.
 FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
 2**-52 abs(mean weight) rstd (1 + abs(xhat)) +"""
 
