@@ -141,26 +141,22 @@ def _parser() -> argparse.ArgumentParser:
         **described(""),
     )
     commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
-    info = commands.add_parser(
-        "info", help="what is wrong; version, instruction sets, threads", **described("info")
-    )
+
+    def added(name: str, run: Any, text: str, **more: Any) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(
+            name, help=text, **described(name), **more
+        )
+        command.set_defaults(run=run, parser=command)
+        return command
+
+    info = added("info", _info, "what is wrong; version, instruction sets, threads")
     info.add_argument("--json", action="store_true", help="as JSON")
-    info.set_defaults(run=_info, parser=info)
-    check = commands.add_parser(
-        "check",
-        help="accuracy against an oracle; exit status 1 when a bound is violated",
-        **described("check"),
-    )
+    text = "accuracy against an oracle; exit status 1 when a bound is violated"
+    check = added("check", _check, text)
     _add_check(check)
-    check.set_defaults(run=_check, parser=check)
-    bench = commands.add_parser(
-        "bench",
-        help="speed against a copy and against other libraries",
-        usage="python -m fastact bench [op ...] [options]",
-        **described("bench"),
-    )
+    text, usage = "speed against a copy and against other libraries", "[op ...] [options]"
+    bench = added("bench", _bench, text, usage=f"python -m fastact bench {usage}")
     _add_bench(bench)
-    bench.set_defaults(run=_bench, parser=bench)
     for each in (check, bench):
         text = "names of ops or of families; all without any"
         each.add_argument("ops", nargs="*", metavar="op", help=text)
