@@ -68,7 +68,7 @@ def of_bounds(_: str) -> str:
     sums, once = ops["sum"].bounds, "the float32 result, rounded once"
     ulp, or_ulp = f"≤ {widest('forward_ulp'):g} ULP", f"≤ {widest('derivative_ulp'):g} ULP or"
     root, narrow = widest("derivative_abs"), f"≤ {widest('narrow_ulp'):g} ULP"
-    rough, of_sum = upwards(widest("rough_slope")), f"{upwards(sums.absolute)} Σ\\|x\\|"
+    rough, of_sum = upwards(4 * root), f"{upwards(sums.absolute)} Σ\\|x\\|"
     return f"""\
 | type | forward | derivative |
 | --- | --- | --- |

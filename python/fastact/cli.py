@@ -65,16 +65,12 @@ def _check(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         stride=args.stride,
         peers=_chosen(parser, "peer", args.peers, ("numpy", "torch")),
     )
-    if args.plot is not None:  # ask for what is missing before the minutes are spent
-        terminal.require("matplotlib", "--plot")
     return 0 if _check.check(_ops(args, parser), options, args.markdown, args.plot) else 1
 
 
 def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from .bench import bench, plot
 
-    if args.plot is not None:  # ask for what is missing before the minutes are spent
-        terminal.require("matplotlib", "--plot")
     options = bench.Settings(
         sizes=args.sizes,
         dtypes=tuple(map(dtype_named, _chosen(parser, "dtype", args.dtypes, _DTYPES))),
@@ -145,37 +141,29 @@ def _parser() -> argparse.ArgumentParser:
         **described(""),
     )
     commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
-    info = commands.add_parser(
-        "info", help="what is wrong; version, instruction sets, threads", **described("info")
-    )
+
+    def added(name: str, run: Any, text: str, **more: Any) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(
+            name, help=text, **described(name), **more
+        )
+        command.set_defaults(run=run, parser=command)
+        return command
+
+    info = added("info", _info, "what is wrong; version, instruction sets, threads")
     info.add_argument("--json", action="store_true", help="as JSON")
-    info.set_defaults(run=_info, parser=info)
-    check = commands.add_parser(
-        "check",
-        help="accuracy against an oracle; exit status 1 when a bound is violated",
-        **described("check"),
-    )
+    text = "accuracy against an oracle; exit status 1 when a bound is violated"
+    check = added("check", _check, text)
     _add_check(check)
-    check.set_defaults(run=_check, parser=check)
-    bench = commands.add_parser(
-        "bench",
-        help="speed against a copy and against other libraries",
-        usage="python -m fastact bench [op ...] [options]",
-        **described("bench"),
-    )
+    text, usage = "speed against a copy and against other libraries", "[op ...] [options]"
+    bench = added("bench", _bench, text, usage=f"python -m fastact bench {usage}")
     _add_bench(bench)
-    bench.set_defaults(run=_bench, parser=bench)
+    for each in (check, bench):
+        text = "names of ops or of families; all without any"
+        each.add_argument("ops", nargs="*", metavar="op", help=text)
     return parser
 
 
-def _add_ops(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "ops", nargs="*", metavar="op", help="names of ops or of families; all without any"
-    )
-
-
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    _add_ops(parser)
     add = parser.add_argument
     add("--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums")
     add("--stride", type=count, default=1, metavar="K", help="only one K-th of the inputs")
@@ -190,7 +178,6 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    _add_ops(parser)
     add, text = parser.add_argument, "elements of the data, about"
     add("--sizes", type=counts, default=_SIZES, metavar="64,1e6", help=text)
     for option, default, known in (
@@ -210,6 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     if args.command is None:
         return _overview()
+    if getattr(args, "plot", None) is not None:  # before the minutes are spent
+        terminal.require("matplotlib", "--plot")
     status: int = args.run(args, args.parser)
     return status
 

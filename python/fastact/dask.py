@@ -28,8 +28,7 @@ from .ops.activations import Parameters
 from .ops.engine import axes as _axes
 from .ops.engine.entry import with_parameters
 from .ops.engine.fused import activation_op
-from .ops.engine.op import ops
-from .ops.engine.reductions import total
+from .ops.engine.op import arrays_of, ops
 from .ops.engine.weighting import SAVED, check_mask, placed, places_of
 from .ops.moments import Moments, of_enough
 from .ops.norms import NormOp
@@ -69,17 +68,10 @@ class Task:
             raise AttributeError(name)
         return getattr(self.function, name)
 
-    def __reduce__(self) -> Any:
-        return Task, (self.function, self.threads)
 
-
-def _task(function: Callable[..., Any]) -> Task:
+def as_ufunc(function: Callable[..., Any]) -> Task:
+    """A function as dask's tasks call it: an op too, as dask's element-wise functions get it."""
     return Task(function, config.get(THREADS, 1))
-
-
-def as_ufunc(ufunc: Any) -> Any:
-    """The op as dask's element-wise functions get it."""
-    return _task(ufunc)
 
 
 # --- calls of ops ---------------------------------------------------------------------------------
@@ -87,7 +79,20 @@ def as_ufunc(ufunc: Any) -> Any:
 
 def serves(op: Any) -> bool:
     """Whether an op that is not element-wise is computed on dask arrays."""
-    return _is_sum(op) or _is_statistic(op) or _is_norm(op)
+    return _chunked(op) is not None
+
+
+def _chunked(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] | None:
+    """The function that computes an op on chunks, by its options and what was given, or None."""
+    if isinstance(op, NormOp):
+        call = op.entry_points["call"]
+        is_plain = (call.arrays, op.results) == (("x",), ("y",))
+        return _norm if is_plain and "axis" in call.defaults else None
+    if op.family not in ("reductions", "statistics"):
+        return None
+    if getattr(op, "term", None) is not None:
+        return _sum
+    return _statistics if set(op.results) <= set(_OF_MOMENTS) else None
 
 
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -105,11 +110,8 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise ValueError(f"{entry.where}: stream must be None for arrays on the CPU")
     del given["out"], given["stream"]
     _check(entry.where, "x", options.x)
-    if _is_norm(op):
-        return _norm(op, options, given)
-    if _is_sum(op):
-        return _sum(op, options, given)
-    return _statistics(op, options, given)
+    function: Any = _chunked(op)
+    return function(op, options, given)
 
 
 def _check(where: str, name: str, x: Any) -> None:
@@ -133,46 +135,26 @@ def _check(where: str, name: str, x: Any) -> None:
 # --- sums and statistics --------------------------------------------------------------------------
 
 
-def _of_axes(op: Any) -> bool:
-    return op.family in ("reductions", "statistics")
-
-
-def _is_sum(op: Any) -> bool:
-    return _of_axes(op) and getattr(op, "term", None) is not None
-
-
-def _is_statistic(op: Any) -> bool:
-    return _of_axes(op) and set(op.results) <= set(_OF_MOMENTS)
-
-
 def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """The sum of a term of x: the `total` of each chunk, added up."""
+    """A sum, or a sum of squares: the sum of each chunk in float64, added up."""
     x, where = options.x, f"fastact.{op.name}"
     operands, (sample,) = _operands(op, x, options, given)
     over = _axes.axes(where, options.axis, x.ndim)
     groups = given.get("groups")
-    if groups is None:
-        function = partial(_total_of_chunk, where=where, term=op.term, axes=over)
-    else:
-        function = partial(_totals_of_groups, op=op, axes=over, groups=groups)
+    function = partial(_sum_of_chunk, op=op, axes=over, groups=groups)
     added = _merged(function, _add, x, operands, over, "totals", groups)
     rounded = partial(_rounded, to=sample.dtype, initial=given.get("initial"))
     return _finished(added, rounded, sample.dtype, over, options.keepdims, op.name)
 
 
-def _total_of_chunk(
-    x: Any, given: Mapping[str, Any], *, where: str, term: int, axes: tuple[int, ...]
+def _sum_of_chunk(
+    x: Any, given: Mapping[str, Any], *, op: Any, axes: tuple[int, ...], groups: int | None
 ) -> Any:
-    """given : a mask, if there is one."""
+    """given : a mask and labels of groups, if there are some."""
+    if groups is not None:
+        return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
     counted = np.where(given["where"], x, x.dtype.type(0)) if given else x
-    return total(where, term, counted, axes)
-
-
-def _totals_of_groups(
-    x: Any, given: Mapping[str, Any], *, op: Any, axes: tuple[int, ...], groups: int
-) -> Any:
-    """Sum a chunk by groups, in float64."""
-    return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
+    return op(counted, axes, dtype=np.float64, keepdims=True)
 
 
 def _add(totals: list[Any]) -> Any:
@@ -189,8 +171,8 @@ def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any
     x, where = options.x, f"fastact.{op.name}"
     operands, sample = _operands(op, x, options, given)
     over = _axes.axes(where, options.axis, x.ndim)
-    told = {n: v for n, v in given.items() if n in ops["moments"].entry_points["call"].defaults}
-    told = {n: v for n, v in told.items() if n not in ("axis", "keepdims")}
+    taken = ops["moments"].entry_points["call"].defaults.keys() - {"axis", "keepdims"}
+    told = {n: v for n, v in given.items() if n in taken}
     if op.skips:
         told["skipna"] = True
     merged = _merged_moments(x, over, told, operands)
@@ -224,13 +206,7 @@ def _operands(
     shape = (int(given.get("groups") != 0),) * x.ndim
     one = {name: np.full(shape, name != "by", a.dtype) for name, a in arrays.items()}
     with np.errstate(all="ignore"):
-        return operands, _parts(_quietly(op, one.pop("x"), **given, **one))
-
-
-def _parts(result: Any) -> tuple[Any, ...]:
-    if isinstance(result, Moments):
-        return result.mean, result.squares
-    return result if isinstance(result, tuple) else (result,)
+        return operands, arrays_of(_quietly(op, one.pop("x"), **given, **one))
 
 
 def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -294,7 +270,7 @@ def _merged(
     index = tuple(range(x.ndim))
     behind = {} if groups is None else {x.ndim: groups}
     of_chunks = da.blockwise(
-        _task(partial(_of_chunk, function, tuple(operands))),
+        as_ufunc(partial(_of_chunk, function, tuple(operands))),
         (*index, *behind),
         *(part for array in (x, *operands.values()) for part in (array, index)),
         adjust_chunks={axis: lambda length: 1 for axis in over},
@@ -344,12 +320,10 @@ def _of_merged(
     over: tuple[int, ...],
     *,
     keepdims: bool,
-    correction: float = 0.0,
-    skips: bool = False,
+    **options: Any,
 ) -> Any:
     """One statistic of the moments, as an array of dask's."""
-    told: Any = {"name": name, "correction": correction, "skips": skips}
-    function = partial(_of_moments, result_dtype=np.dtype(dtype), **told)
+    function = partial(_of_moments, name=name, result_dtype=np.dtype(dtype), **options)
     return _finished(merged, function, dtype, over, keepdims, name)
 
 
@@ -366,7 +340,7 @@ def _finished(
     A result without axes is a NumPy scalar, as dask's own reductions give it.
     """
     index = tuple(range(merged.ndim))
-    left = index if keepdims else _axes_but(over, merged.ndim)
+    left = index if keepdims else _axes.others(over, merged.ndim)
     return da.blockwise(
         partial(_of_block, function, dropped=() if keepdims else over),
         left,
@@ -384,7 +358,9 @@ def _of_block(function: Callable[..., Any], merged: Any, *, dropped: tuple[int, 
     return function(block).squeeze(dropped)[()]
 
 
-def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float, skips: bool) -> Any:
+def _of_moments(
+    m: Moments, name: str, result_dtype: Any, correction: float = 0.0, skips: bool = False
+) -> Any:
     with np.errstate(all="ignore"):
         y = _OF_MOMENTS[name](m, correction)
         if skips and name in ("var", "std"):
@@ -393,15 +369,6 @@ def _of_moments(m: Moments, name: str, result_dtype: Any, correction: float, ski
 
 
 # --- norms of rows --------------------------------------------------------------------------------
-
-
-def _is_norm(op: Any) -> bool:
-    call = op.entry_points["call"]
-    return (
-        isinstance(op, NormOp)
-        and "axis" in call.defaults
-        and (call.arrays, op.results) == (("x",), ("y",))
-    )
 
 
 def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
@@ -439,7 +406,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     pairs = [part for array in arrays for part in (array, index)]
     pairs += [part for array in parameters.values() for part in (array, over)]
     return da.blockwise(
-        _task(function),
+        as_ufunc(function),
         index,
         *pairs,
         dtype=dtype,
@@ -468,7 +435,7 @@ def _norm_of_part(
 ) -> Any:
     """A part of rows whose statistics are known: each row is a channel of `norm_apply`."""
     given = dict(zip(names, parameters, strict=True))
-    rest = _axes_but(over, x.ndim)
+    rest = _axes.others(over, x.ndim)
     order = (*rest, *over)
     rows, columns = (math.prod(x.shape[a] for a in axes) for axes in (rest, over))
     flat = x.transpose(order).reshape(rows, columns)
@@ -481,10 +448,6 @@ def _norm_of_part(
     ops["bias_act"](y, bias.astype(y.dtype), axis=1, **options, out=y)
     made = y.astype(dtype).reshape([x.shape[a] for a in order])
     return made.transpose(np.argsort(order))
-
-
-def _axes_but(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
-    return tuple(axis for axis in range(ndim) if axis not in over)
 
 
 # --- by name --------------------------------------------------------------------------------------

@@ -54,26 +54,16 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     parts = result if isinstance(result, tuple) else (result,)
     names = (*op.results, "count")  # the last of an average that returns it
     is_nothing &= mask is None and weights is None and by is None
-    hidden = [
-        _masked(part, _hides(name, options, left, is_nothing))
-        for name, part in zip(names, parts, strict=False)
-    ]
+    hidden = []
+    for name, part in zip(names, parts, strict=False):
+        # A result is not shown where too little is left that counts.
+        least = options.correction if name in ("var", "std") else 0
+        hides = left < 0 if is_nothing and name != "std" else left <= least
+        if np.ndim(part):
+            hidden.append(ma.array(part, mask=hides))
+        else:
+            hidden.append(ma.masked if hides else part)
     return tuple(hidden) if isinstance(result, tuple) else hidden[0]
-
-
-def _hides(name: str, options: Any, left: Any, is_nothing: bool) -> Any:
-    """Tell where too little is left that counts for a result to be shown."""
-    if is_nothing and name != "std":
-        return left < 0
-    return left <= (options.correction if name in ("var", "std") else 0)
-
-
-def _masked(result: Any, is_hidden: Any) -> Any:
-    """An array with a mask, or a number."""
-    ma = sys.modules["numpy.ma"]
-    if np.ndim(result):
-        return ma.array(result, mask=is_hidden)
-    return ma.masked if is_hidden else result
 
 
 def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:

@@ -137,17 +137,10 @@ def _by_sign(weights: Any) -> list[tuple[int, Any]]:
 
 
 def _of_sparse(
-    X: Any,
-    *,
-    axis: int = 0,
-    last_mean: Any = 0.0,
-    last_var: Any = 0.0,
-    last_n: Any = 0,
-    weights: Any = None,
-    return_sum_weights: bool = True,
+    X: Any, *, last_mean: Any = 0.0, last_var: Any = 0.0, last_n: Any = 0, **options: Any
 ) -> tuple[Any, Any, Any]:
     """scikit-learn's functions of a first sparse batch and of a further one, as it calls them."""
-    return incremental_mean_and_var(X, last_mean, last_var, last_n, weights)
+    return incremental_mean_and_var(X, last_mean, last_var, last_n, options.get("weights"))
 
 
 #: Ours, by the names of scikit-learn's own.

@@ -14,7 +14,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -164,12 +163,7 @@ class Progress:
         self.advance(0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         _open.remove(self)
         say(end="")
 

@@ -64,7 +64,7 @@ def mean(
     >>> fx.mean(x, "column").sel(row="b").item()
     4.0
     """
-    return _reduced("mean", _statistic, obj, dim, skipna, keep_attrs)
+    return _reduced("mean", obj, dim, skipna, keep_attrs)
 
 
 def var(
@@ -85,7 +85,7 @@ def var(
     >>> fx.var(xr.DataArray(np.array([1.0, 3.0, np.nan])), correction=1).item()
     2.0
     """
-    return _reduced("var", _statistic, obj, dim, skipna, keep_attrs, correction=correction)
+    return _reduced("var", obj, dim, skipna, keep_attrs, correction=correction)
 
 
 def std(
@@ -104,7 +104,7 @@ def std(
     >>> fx.std(xr.DataArray(np.array([1.0, 3.0]))).item()
     1.0
     """
-    return _reduced("std", _statistic, obj, dim, skipna, keep_attrs, correction=correction)
+    return _reduced("std", obj, dim, skipna, keep_attrs, correction=correction)
 
 
 def mean_var(
@@ -127,7 +127,7 @@ def mean_var(
     if isinstance(obj, xr.Dataset):
         return mean(obj, dim, **options), var(obj, dim, correction=correction, **options)
     both: tuple[Any, Any] = _reduced(
-        "mean_var", _mean_and_var, obj, dim, skipna, keep_attrs, results=2, correction=correction
+        "mean_var", obj, dim, skipna, keep_attrs, results=2, correction=correction
     )
     return both
 
@@ -143,7 +143,7 @@ def sum(
     >>> fx.sum(xr.DataArray(np.array([1.0, np.nan, 3.0]))).item()
     4.0
     """
-    return _reduced("sum", _statistic, obj, dim, skipna, keep_attrs)
+    return _reduced("sum", obj, dim, skipna, keep_attrs)
 
 
 def sum_squares(
@@ -157,7 +157,7 @@ def sum_squares(
     >>> fx.sum_squares(xr.DataArray(np.array([1.0, np.nan, 3.0]))).item()
     10.0
     """
-    return _reduced("sum_squares", _sum_of_squares, obj, dim, skipna, keep_attrs)
+    return _reduced("sum_squares", obj, dim, skipna, keep_attrs)
 
 
 class Weighted:
@@ -178,48 +178,40 @@ class Weighted:
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The weighted mean; NaN where the weights add up to 0."""
-        return self._reduced("mean", partial(_weighted, "mean"), dim, skipna, keep_attrs)
+        return self._reduced("mean", dim, skipna, keep_attrs)
 
     def var(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The weighted variance, over the sum of the weights."""
-        return self._reduced("var", partial(_weighted, "var"), dim, skipna, keep_attrs)
+        return self._reduced("var", dim, skipna, keep_attrs)
 
     def std(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The square root of `var`."""
-        return self._reduced("std", partial(_weighted, "std"), dim, skipna, keep_attrs)
+        return self._reduced("std", dim, skipna, keep_attrs)
 
     def sum(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The sum of each element times its weight."""
-        return self._reduced("sum", _weighted_sum, dim, skipna, keep_attrs)
+        return self._reduced("sum", dim, skipna, keep_attrs)
 
     def sum_of_squares(
         self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
     ) -> Any:
         """The sum of each squared distance from the weighted mean times its weight."""
-        return self._reduced("sum_of_squares", _weighted_squares, dim, skipna, keep_attrs)
+        return self._reduced("sum_of_squares", dim, skipna, keep_attrs)
 
     def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
         """xarray's own sum of the weights of elements that are not NaN; NaN where that is 0."""
         return self._own.sum_of_weights(None if dim is ... else dim, keep_attrs=keep_attrs)
 
-    def _reduced(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        dim: Dims,
-        skipna: bool | None,
-        keep_attrs: bool | None,
-    ) -> Any:
-        """A function of a variable, its weights and dimensions that both have."""
+    def _reduced(self, name: str, dim: Dims, skipna: bool | None, keep_attrs: bool | None) -> Any:
         where, dims = f"fastact.xarray.weighted.{name}", (*self.obj.dims, *self.weights.dims)
         over = _over(where, dim, tuple(dict.fromkeys(dims)), once=False)
-        function = partial(function, _skips(where, skipna))
+        function = partial(_weighted, name, _skips(where, skipna))
         reduce = partial(_weighted_variable, function, over, self.weights)
         return _by_variable(where, self.obj, reduce, keep_attrs)
 
@@ -247,24 +239,19 @@ def _by_variable(
 
 
 def _weighted(name: str, skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    """Mean, variance or standard deviation."""
-    if not _has_negative(weights):
-        return _of_both(_statistic(name, skips), x, weights, over)
-    _, count, mean, m2 = _moments(skips, x, weights, over)
-    count = count.where(count != 0)  # a lazy division by 0 would warn
-    y = (mean if name == "mean" else m2 / count).where(count.notnull())
+    """A statistic of a variable and its weights, over dimensions that both have."""
+    is_sum = name.startswith("sum")
+    if not (is_sum or _has_negative(weights)):
+        return _applied(partial(_of_weights, _op(name, skips)), [x, weights], over, False)
+    y, count, mean, m2 = _moments(skips, x, weights, over)
+    if name == "sum_of_squares":
+        y = m2
+        if all(x.sizes[one] for one in over):  # else no mean is there, and no distance, or NaN
+            y = m2.where(count != 0, 0.0 if skips else np.nan)
+    elif not is_sum:
+        count = count.where(count != 0)  # a lazy division by 0 would warn
+        y = (mean if name == "mean" else m2 / count).where(count.notnull())
     return (y.where(y >= 0) ** 0.5 if name == "std" else y).astype(_dtype(x))
-
-
-def _weighted_sum(skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    return _moments(skips, x, weights, over)[0].astype(_dtype(x))
-
-
-def _weighted_squares(skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    _, count, _, m2 = _moments(skips, x, weights, over)
-    if all(x.sizes[one] for one in over):  # without a mean there are no distances, or they are NaN
-        m2 = m2.where(count != 0, 0.0 if skips else np.nan)
-    return m2.astype(_dtype(x))
 
 
 def _dtype(x: Any) -> Any:
@@ -302,7 +289,7 @@ def _moments_of_sign(
 
     if _has_negative(weights):
         weights = (sign * weights).clip(min=0)
-    count, mean, m2 = _of_both(moments, x, weights, over, results=3)
+    count, mean, m2 = _applied(partial(_of_weights, moments), [x, weights], over, False, results=3)
     return (mean * count).where(count != 0, 0.0), count, mean, m2
 
 
@@ -388,7 +375,7 @@ class GroupBy:
         **options: Any,
     ) -> Any:
         where = f"fastact.xarray.groupby.{name}"
-        op = _statistic(name, _skips(where, skipna))
+        op = _op(name, _skips(where, skipna))
         own = self._labels.dims
         over = own if dim is None else _over(where, dim, (*dict.fromkeys((*self.obj.dims, *own)),))
         if not set(over) & set(own):
@@ -486,21 +473,20 @@ def __getattr__(name: str) -> Any:
     def reduce(
         obj: Any, dim: Dims = None, *, keep_attrs: bool | None = None, **options: Any
     ) -> Any:
-        return _reduced(name, lambda *_: op, obj, dim, False, keep_attrs, **options)
+        return _reduced(name, obj, dim, False, keep_attrs, **options)
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"`fastact.{name}` over dimensions, which `mean` takes; options by keyword."
     return reduce
 
 
-def _statistic(name: str, skips: bool) -> Callable[..., Any]:
-    """The op of a statistic, which leaves NaN out or does not."""
-    op: Callable[..., Any] = ops[f"nan{name}" if skips else name]
-    return op
-
-
-def _mean_and_var(name: str, skips: bool) -> Callable[..., Any]:
-    return _mean_and_var_without_nan if skips else ops[name]
+def _op(name: str, skips: bool) -> Any:
+    """The op of this name, or a function in its place that leaves NaN out."""
+    if skips and name == "mean_var":
+        return _mean_and_var_without_nan
+    if skips and name == "sum_squares":
+        return lambda x, axis: ops[name](x, axis, where=x == x)
+    return ops[f"nan{name}" if skips else name]
 
 
 def _mean_and_var_without_nan(x: Any, axis: tuple[int, ...], correction: float) -> Any:
@@ -510,11 +496,6 @@ def _mean_and_var_without_nan(x: Any, axis: tuple[int, ...], correction: float) 
         return m.mean.astype(dtype), var.astype(dtype)
 
 
-def _sum_of_squares(name: str, skips: bool) -> Callable[..., Any]:
-    op: Callable[..., Any] = ops[name]
-    return (lambda x, axis: op(x, axis, where=x == x)) if skips else op
-
-
 def _skips(where: str, skipna: bool | None) -> bool:
     """Whether NaN is left out: by default it is."""
     return skipna is None or validate.flag(where, "skipna", skipna)
@@ -522,7 +503,6 @@ def _skips(where: str, skipna: bool | None) -> bool:
 
 def _reduced(
     name: str,
-    function: Callable[[str, bool], Callable[..., Any]],
     obj: Any,
     dim: Dims,
     skipna: bool | None,
@@ -530,14 +510,11 @@ def _reduced(
     results: int = 1,
     **options: Any,
 ) -> Any:
-    """A function of an array and its axes, over dimensions.
-
-    function : gives it, by its name and by whether it leaves NaN out.
-    """
+    """An op over dimensions."""
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
     over = _over(where, dim, tuple(obj.dims), once=not isinstance(obj, xr.Dataset))
-    reduce = partial(_quietly, function(name, _skips(where, skipna)), **options)
+    reduce = partial(_quietly, _op(name, _skips(where, skipna)), **options)
     if isinstance(obj, xr.Dataset):
         of_variable = partial(_reduced_variable, reduce, over, keep_attrs)
         return _by_variable(where, obj, of_variable, keep_attrs)
@@ -551,7 +528,10 @@ def _over(
 
     once : each of them once; xarray's own refuse no repetition for a Dataset and with weights.
     """
-    named = dims if dim is None or dim is ... else _names(dim)
+    if dim is None or dim is ...:
+        named = dims
+    else:
+        named = (dim,) if isinstance(dim, str) or not isinstance(dim, Iterable) else tuple(dim)
     over = tuple(dict.fromkeys(named))
     if once and len(over) < len(named):
         given = foreign.describe(dim)
@@ -573,10 +553,6 @@ def _check_object(
         *others, last = (f"a {kind.__name__}" for kind in kinds)
         allowed = " or ".join([", ".join(others), last] if others else [last])
         raise TypeError(f"{where}: {name} must be {allowed}, got {foreign.describe(obj)}")
-
-
-def _names(dim: Any) -> tuple[Hashable, ...]:
-    return (dim,) if isinstance(dim, str) or not isinstance(dim, Iterable) else tuple(dim)
 
 
 def _reduced_variable(
@@ -621,17 +597,6 @@ def _applied(
         keep_attrs=keep_attrs,
         kwargs={"axis": tuple(range(-len(over), 0))},
     )
-
-
-def _of_both(
-    function: Callable[..., Any],
-    x: Any,
-    weights: Any,
-    over: tuple[Hashable, ...],
-    results: int = 1,
-) -> Any:
-    """A function of an array and its weights."""
-    return _applied(partial(_of_weights, function), [x, weights], over, False, results)
 
 
 def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:

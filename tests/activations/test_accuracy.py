@@ -204,7 +204,7 @@ def check_every_16_bit_input(op, device, **parameters):
             exact_dx = reference.derivative_by_saved(op.name, wide, **parameters)
         for y, exact, allowed in (
             (device.run(op, x, **parameters), exact_y, op.bounds.forward_abs),
-            (slope(op, device, x, **parameters), exact_dx, op.bounds.rough_slope),
+            (slope(op, device, x, **parameters), exact_dx, 4 * op.bounds.derivative_abs),
         ):
             with np.errstate(all="ignore"):
                 y, rounded = y.astype(np.float64), exact.astype(dtype).astype(np.float64)

@@ -219,15 +219,15 @@ def test_threads_of_a_task():
     def count(block: Any) -> Any:
         return np.full(block.shape, fa.get_num_threads())
 
-    from fastact.dask import Task, _task
+    from fastact.dask import Task, as_ufunc
     from fastact.runtime.config import config
 
     with fa.num_threads(3):
-        assert _task(count)(np.ones(1)) == 1
+        assert as_ufunc(count)(np.ones(1)) == 1
         assert fa.get_num_threads() == 3
         assert config()["dask"] == {"threads of a task": "1, by default"}
         with dask.config.set({"fastact.threads-per-task": 2}):
-            task = _task(count)
+            task = as_ufunc(count)
             assert config()["dask"] == {"threads of a task": "2, by dask.config"}
         assert pickle.loads(pickle.dumps(Task(fa.mish, 2))).threads == task.threads == 2
         assert task(np.ones(1)) == 2

@@ -216,7 +216,6 @@ def bias_act(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, bias = np.array([[-1.0, 1.0], [0.5, 2.0]]), np.array([0.0, -2.0])
     >>> fa.bias_act(x, bias, "mish")
     array([[-0.3034..., -0.3034...],
@@ -279,7 +278,6 @@ def bias_grad(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.bias_grad(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([4., 6.])
     >>> fa.bias_grad(np.ones((2, 3, 5, 5), np.float32), axis=1)
@@ -353,7 +351,6 @@ def unbroadcast(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.unbroadcast(np.ones((4, 2, 3)), (2, 1))
     array([[12.],
            [12.]])

@@ -139,40 +139,20 @@ class Bounds(NamedTuple):
             return 0.0
         return 2 * unit_roundoff(dtype) * self.other.of(x, exact, **given)
 
-    @property
-    def rough_slope(self) -> float:
-        """Bound the error of a GPU's 16-bit derivatives where they are near 0."""
-        return 4 * self.derivative_abs
-
     def absolute(self, dtype: Any, of: str = "derivative") -> float:
         """Bound the error of a derivative, or with "forward" of a value, where it is near 0."""
         bound = self.derivative_abs if of == "derivative" else self.forward_abs
         return bound * (2.0**-29 if _is_double(dtype) else 1.0)
 
-    def _rough(self, exact: Any, dtype: Any) -> Any:
-        """Give the error of a GPU's 16-bit functions before they are rounded."""
-        return (self.narrow_ulp - 0.5) * ulp(exact, dtype)
-
-    def before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the error of f in the type that a dtype is computed in."""
-        error = self.forward_ulp * ulp(exact, computed_in(dtype))
-        error = np.maximum(error, self.absolute(dtype, "forward"))
-        if on_gpu and is_narrow(dtype):
-            return np.maximum(error, self._rough(exact, dtype))
+    def before_rounding(
+        self, exact: Any, dtype: Any, on_gpu: bool = False, of: str = "derivative"
+    ) -> Any:
+        """Bound the error of f', or with "forward" of f, in the type that is computed in."""
+        ulps, rougher = (self.forward_ulp, 1) if of == "forward" else (self.derivative_ulp, 4)
+        error = np.maximum(ulps * ulp(exact, computed_in(dtype)), self.absolute(dtype, of))
+        if on_gpu and is_narrow(dtype):  # its functions are rough before they are rounded
+            return np.maximum((self.narrow_ulp - 0.5) * ulp(exact, dtype), rougher * error)
         return error
-
-    def slope_before_rounding(self, exact: Any, dtype: Any, on_gpu: bool = False) -> Any:
-        """Bound the error of f' in the type that a dtype is computed in."""
-        error = self.derivative_ulp * ulp(exact, computed_in(dtype))
-        error = np.maximum(error, self.absolute(dtype))
-        if on_gpu and is_narrow(dtype):
-            return np.maximum(self._rough(exact, dtype), 4 * error)
-        return error
-
-    def allowed_second(self, exact: Any, largest: float, dtype: Any) -> Any:
-        """Bound the error of f''(x); largest: the largest magnitude of f''."""
-        error = self.second * unit_roundoff(dtype) * largest
-        return error + rounding(exact, dtype) if is_narrow(dtype) else error
 
 
 class Activation(NamedTuple):
@@ -192,9 +172,8 @@ class Activation(NamedTuple):
         if self.bounds is None:
             return of_z
         error = through(self.value, z, of_z)
-        return error + self.bounds.before_rounding(
-            np.abs(self.value(z)) + error, dtype, self.on_gpu
-        )
+        value = np.abs(self.value(z)) + error
+        return error + self.bounds.before_rounding(value, dtype, self.on_gpu, "forward")
 
     def allowed(self, z: Any, of_z: Any, dtype: Any) -> Any:
         """Bound the error of f(z), where z has an error of of_z."""
@@ -207,7 +186,7 @@ class Activation(NamedTuple):
             return 0.0 * np.abs(dy)
         slope = self.slope(z)
         error = through(self.slope, z, of_z)
-        error = error + self.bounds.slope_before_rounding(np.abs(slope) + error, dtype, self.on_gpu)
+        error = error + self.bounds.before_rounding(np.abs(slope) + error, dtype, self.on_gpu)
         found = np.abs(dy) * error + unit_roundoff(dtype) * np.abs(dy) * (np.abs(slope) + error)
         return unless_beyond(slope, dtype, found)
 

@@ -1,8 +1,7 @@
 """Divergences: how far two distributions are apart, by their log-probabilities.
 
-Each is declared by a function: signature, defaults and its own documentation. The terms stand in
-`src/common/reductions/pairs.h`, the oracle's in `check/expected/divergences.py`. Divergences are
-computed as sums with weights are, of another term.
+They are computed as sums with weights are, of other terms, which stand in
+`src/common/reductions/pairs.h`; the oracle has its own in `check/expected/divergences.py`.
 """
 
 from __future__ import annotations
@@ -172,7 +171,6 @@ def kl_div(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
     >>> fa.kl_div(log_q, log_p)
     np.float64(0.1308...)
@@ -219,7 +217,6 @@ def js_div() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> log_q, log_p = np.log([0.5, 0.5]), np.log([0.25, 0.75])
     >>> fa.js_div(log_q, log_p)
     np.float64(0.0338...)

@@ -1,12 +1,12 @@
 """Dropout: elements of an array at random, by a mask that no array holds.
 
-It is declared by a function: signature, defaults and its own documentation.
 The generator and the formula are in `src/common/bias/dropout.h`, beside what else adds a residual,
 and the oracle's in `check/reference.py`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, SupportsIndex
 
 from ..interop import validate
@@ -25,10 +25,6 @@ def _probability(where: str, name: str, value: Any) -> float:
     return p
 
 
-def _count(where: str, name: str, value: Any) -> int:
-    return axes.within(where, name, value, 0, 2**63 - 1)
-
-
 def _seed(where: str, name: str, value: Any) -> int:
     return axes.within(where, name, value, -(2**63), 2**64 - 1) % 2**64
 
@@ -41,7 +37,9 @@ class DropoutOp(CachedOp[P, R]):
     saves = ()
     args = records(residual=Arg(shares="y"))
     kernels = Kernels({"forward": "dropout"})
-    checks = records(p=_probability, seed=_seed, offset=_count)
+    checks = records(
+        p=_probability, seed=_seed, offset=partial(axes.within, least=0, most=2**63 - 1)
+    )
     traits = Traits(counts_elements=True)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
@@ -150,7 +148,6 @@ def dropout(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.dropout(np.arange(1.0, 7.0), 0.5, seed=3)
     array([ 2.,  0.,  6.,  8.,  0., 12.])
     >>> fa.dropout(np.arange(4.0, 7.0), 0.5, seed=3, offset=3)

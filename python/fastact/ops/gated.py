@@ -1,7 +1,6 @@
 """Gated activations: the activation of one array, times another one, in one pass.
 
-Each is declared by a function: signature, defaults and its own documentation; `declared`
-makes the op. The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
+The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ ValueError
     alpha: an alpha that is not above zero
     limit: a limit that is not above zero
     axis: an `out` that shares memory with bias
-
+{others}
 References
 ----------
 N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202
@@ -92,6 +91,13 @@ wider bias are rounded. The activation follows within its own bounds{own}, and t
 rounded, and then to 16 bits. The bits do not depend on the number of threads.
 
 [own]
+"""
+
+_OTHERS = """
+See Also
+--------
+gated : With any activation.
+glu : Of the halves of one array.
 """
 
 
@@ -108,7 +114,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def __init__(self, function: Callable[P, R], choose: Choose | None = None) -> None:
         call = self._declare(function)
         self._choose = choose
-        self._arrays = arrays = positional(call)
+        arrays = positional(call)
         self.packed = len(arrays) == 1
         self._is(axis_of_bias=not self.packed)
         self.saves = (*arrays, "bias")
@@ -126,11 +132,11 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         self._enter_points(backward, unasked=1)
 
     def _texts(self) -> str:
-        own = ""
+        own, others = "", ""
         if self._choose is not None:
             ulp = self.activation_of({})[0].bounds.forward_ulp
-            own = f" ({ulp:g} ULP)" if ulp else " (exact)"
-        return _TEXTS.format(own=own)
+            own, others = f" ({ulp:g} ULP)" if ulp else " (exact)", _OTHERS
+        return _TEXTS.format(own=own, others=others)
 
     def _gives(self) -> str:
         *arrays, bias = self.gradients
@@ -138,13 +144,11 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The activation of a call with these options (None: the identity), and its parameters."""
-        defaults = self.entry_points["call"].defaults
-        if self._choose is None:
-            op = activation_op(self._where(), named.get("activation", defaults["activation"]))
-        else:
-            op = self._choose(self._where(), SimpleNamespace(**{**defaults, **named}))
+        options, where = self._options(named), self._where()
+        choose = self._choose
+        op = choose(where, options) if choose else activation_op(where, options.activation)
         own = {} if op is None else op.parameters
-        return op, {n: named.get(n, defaults.get(n, value)) for n, value in own.items()}
+        return op, {name: getattr(options, name, value) for name, value in own.items()}
 
     @property
     def trials(self) -> list[dict[str, Any]]:
@@ -216,7 +220,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
             validate.choice(where, "gate", options.gate, {"first": "", "second": ""})
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Halves:
-        first = self._arrays[0]
+        first = self.saves[0]
         shape = tuple(call.views[first].shape)
         runs_along = bool(shape) or self.packed or "bias" in call.views
         axis = axes.one(call.where, options.axis, len(shape), of=first) if runs_along else 0
@@ -237,22 +241,16 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def _halves_by_name(self, now: Execution, of: str = "") -> dict[str, View | None]:
         """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
         find = now.view if of else now.views.get
-        found = self._parts(f"{of}bias_", find(f"{of}bias"), 0, now)
+        packed = [("bias_", find(f"{of}bias"), 0)]
         if self.packed:
-            found |= self._parts(of, find(f"{of}x"), now.shapes.axis, now)
+            packed.append(("", find(f"{of}x"), now.shapes.axis))
+        found = {}
+        for name, view, axis in packed:
+            length = view.shape[axis] if view is not None else 0
+            for part, half in zip("ab", self.halves(vars(now.options), length), strict=True):
+                each = None if view is None else view.sliced(axis, *half, length // 2)
+                found[f"{of}{name}{part}"] = each
         return found
-
-    def _parts(
-        self, names: str, view: View | None, axis: int, now: Execution
-    ) -> dict[str, View | None]:
-        if view is None:
-            return {f"{names}a": None, f"{names}b": None}
-        length = view.shape[axis]
-        a, b = self.halves(vars(now.options), length)
-        return {
-            f"{names}{part}": view.sliced(axis, *half, length // 2)
-            for part, half in (("a", a), ("b", b))
-        }
 
 
 class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
@@ -321,7 +319,6 @@ def glu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0, -1.0, 0.0]])
     >>> fa.glu(x)
     array([[0.2689..., 1.        ]])
@@ -360,7 +357,6 @@ def gated(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.gated(a, b, "mish")
     array([-0.3034...,  0.        ,  2.5952...])
@@ -395,14 +391,8 @@ def swiglu(
         Above zero: how sharp the bend is. With 1 it is `silu`, else `quick_gelu`; gpt-oss has
         ``alpha=1.702, limit=7.0, offset=1.0``.
 
-    See Also
-    --------
-    gated : With any activation.
-    glu : Of the halves of one array.
-
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.swiglu(a, b)
     array([-0.2689...,  0.        ,  2.1931...])
@@ -438,14 +428,8 @@ def geglu(
     approximate : str, default "none"
         "tanh" for the approximation by tanh, as `gelu` has it.
 
-    See Also
-    --------
-    gated : With any activation.
-    glu : Of the halves of one array.
-
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.geglu(a, b)
     array([-0.1586...,  0.        ,  2.5240...])
@@ -473,14 +457,8 @@ def reglu(
 
     ``y = max(a, 0) * b``, of what `gated` makes of a and b by `limit` and `offset`.
 
-    See Also
-    --------
-    gated : With any activation.
-    glu : Of the halves of one array.
-
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> a, b = np.array([-1.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0])
     >>> fa.reglu(a, b)
     array([0., 0., 3.])

@@ -3,8 +3,7 @@
 `lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
 the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
 
-Each is declared by a function: signature, defaults and its own documentation; `declared` adds
-the rest. The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
+The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .bounds import GateBounds
 from .engine.entry import Arg, Entry, Output, positional, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared
-from .engine.reductions import GRADIENT_SUM_BOUNDS, IDENTITY, add_up
+from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
@@ -139,7 +138,6 @@ class Gates(CachedOp[P, R]):
     ) -> None:
         call = self._declare(function)
         self.kind = _cpu.GATE_KINDS.index(kind)
-        self._has_order = "order" in call.parameters
         self.letters = letters or str(call.parameters["order"].default)
         self.kept, self.results = kept or self.letters, results
         arrays = positional(call)
@@ -149,18 +147,16 @@ class Gates(CachedOp[P, R]):
         of_biases = _BIASES if self.takes_recurrent else _BIASES[:1]
         self.gradients = tuple(f"d{name}" for name in (*arrays, *of_biases))
         incoming = tuple(f"d{name}" for name in results)
-        shared = {} if self.takes_recurrent else {"recurrent": "gates", "recurrent_bias": "bias"}
+        of_gates, of_bias = ("", "") if self.takes_recurrent else ("gates", "bias")
         self.args = {
             "gates": Arg(validate.ARRAY),
-            "recurrent": Arg(
-                validate.ARRAY, "packed", unsaved=True, shares=shared.get("recurrent", "")
-            ),
+            "recurrent": Arg(validate.ARRAY, "packed", unsaved=True, shares=of_gates),
             self.state: Arg(shape="state"),
             "c": Arg(shape="state", unsaved=True),
             **dict.fromkeys(incoming, Arg(shape="state", unsaved=True)),
             incoming[0]: Arg(shape="state", called="an array or a number"),
             "bias": Arg(shape="row"),
-            "recurrent_bias": Arg(shape="row", shares=shared.get("recurrent_bias", "")),
+            "recurrent_bias": Arg(shape="row", shares=of_bias),
         }
         self.outs = {
             **dict.fromkeys((*results, f"d{self.state}"), Output(shape="state", in_place=True)),
@@ -274,8 +270,16 @@ class Gates(CachedOp[P, R]):
     # --- kernels ----------------------------------------------------------------------------------
 
     def _run_backward(self, now: Execution) -> None:
-        sums = self._bias_sums(now)
-        apart = not now.options.accumulate and self._sums_apart(now, sums)
+        pairs = zip(_BIASES, _PACKED, strict=False)
+        views = ((now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs)
+        sums = [(bias, packed) for bias, packed in views if bias is not None]
+        # The biases' gradients may be summed in a second pass, not by the kernel of gates.
+        apart = (
+            bool(sums)
+            and not now.options.accumulate
+            and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
+            and _cpu.gates_sums_apart(self.kind, now.views[self.state])
+        )
         # The kernels read the pre-activations' terms, or the activated gates.
         missing = ["kept"] if now.options.recompute else [*_PACKED]
         if apart:
@@ -284,30 +288,13 @@ class Gates(CachedOp[P, R]):
         if apart:
             rows = tuple(range(len(now.shapes.batch)))
             for bias, packed in sums:
-                assert packed is not None
-                add_up(now.call, IDENTITY, packed, bias.with_axes(rows), rows)
-
-    def _bias_sums(self, now: Execution) -> list[tuple[View, View | None]]:
-        """The gradient of each bias that is made, and the packed one whose sum it is, or None."""
-        pairs = zip(_BIASES, _PACKED, strict=False)
-        views = [(now.view(f"d{bias}"), now.view(f"d{packed}")) for bias, packed in pairs]
-        return [(bias, packed) for bias, packed in views if bias is not None]
-
-    def _sums_apart(self, now: Execution, sums: list[tuple[View, View | None]]) -> bool:
-        """Whether the biases' gradients are summed in a second pass, not by the kernel of gates."""
-        return (
-            bool(sums)
-            and all(packed is not None and _rows_in_order(packed) for _, packed in sums)
-            and _cpu.gates_sums_apart(self.kind, now.views[self.state])
-        )
+                add_up(now.call, packed, bias.with_axes(rows), rows)
 
     # --- both -------------------------------------------------------------------------------------
 
     def _positions(self, where: str, options: SimpleNamespace) -> tuple[int, ...]:
         """The position of each gate of the kernels in packed arrays."""
-        if not self._has_order:
-            return tuple(range(self.count))
-        order = options.order
+        order = getattr(options, "order", self.letters)
         if isinstance(order, str):
             found = order.replace("c", "g") if "g" not in order else order
             if sorted(found) == sorted(self.letters):
@@ -418,7 +405,6 @@ def lstm_gates(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> gates, c_prev = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[1.0]])
     >>> fa.lstm_gates(gates, c_prev)
     (array([[0.7978...]]), array([[1.2130...]]))
@@ -484,7 +470,6 @@ def gru_gates(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> gates, recurrent = np.array([[0.0, 1.0, 2.0]]), np.ones((1, 3))
     >>> fa.gru_gates(gates, recurrent, np.array([[0.5]]))
     array([[0.5585...]])
@@ -540,7 +525,6 @@ def gru_reset(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.gru_reset(np.zeros((1, 2)), np.array([[1.0, 3.0]]))
     array([[0.5, 1.5]])
     >>> y, saved = fa.gru_reset.forward(np.zeros((1, 1)), np.array([[3.0]]))
@@ -590,7 +574,6 @@ def gru_blend() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.gru_blend(np.array([[0.0, 1.0]]), np.array([[0.5]]))
     array([[0.6307...]])
     >>> y, saved = fa.gru_blend.forward(np.zeros((1, 2)), np.array([[3.0]]))

@@ -342,7 +342,13 @@ def _unpickled(version: float, count: Any, mean: Any, squares: Any) -> Moments:
 def _statistic(where: str, name: str, value: Any) -> Any:
     """Take the count, mean, m2, or all in a buffer: arrays of float64."""
     if type(value) in (int, float):
-        return np.float64(_finite_or_not(where, name, value))
+        try:
+            return np.float64(float(value))
+        except OverflowError:
+            given = validate.describe(value)
+            raise ValueError(
+                f"{where}: {name} must be a number that float64 holds, got {given}"
+            ) from None
     foreign.plain(where, name, value)
     is_array = hasattr(value, "shape") and hasattr(value, "dtype")
     if not (is_array and foreign.dtype_name(value) == "float64"):
@@ -357,15 +363,6 @@ def _has_negative(value: Any) -> bool:
         return False
     below: Any = value < 0
     return bool(below if isinstance(below, bool) else below.any())
-
-
-def _finite_or_not(where: str, name: str, value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(
-            f"{where}: {name} must be a number that float64 holds, got {validate.describe(value)}"
-        ) from None
 
 
 def _one_framework(where: str, **arrays: Any) -> None:

@@ -1,10 +1,9 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-Each is declared by a function: signature, defaults and its own documentation. `declared` adds
-which elements make a normalization row, that is, share a mean and an rstd, the kind of norm, and
-its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`, whose channels have
-one mean and one rstd each. The formulas and the gradients are in `src/common/norms`, the oracle in
-`check/reference.py`.
+`declared` tells which elements make a normalization row, that is, share a mean and an rstd, the
+kind of norm, and its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`,
+whose channels have one mean and one rstd each. The formulas and the gradients are in
+`src/common/norms`, the oracle in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -233,8 +232,8 @@ class NormOptions(Parameters, Generic[A], total=False):
     stream: Stream
 
 
-#: Words that the docstrings of all norms of rows share.
-_TEXTS = """
+#: Words that the docstrings of all norms share.
+TEXTS = """
 Parameters
 ----------
 residual : array, or Python scalar
@@ -254,8 +253,7 @@ bias : array, optional
 axis : int or tuple of int
     The axes whose elements share statistics, and along which the parameters lie.
 channel_axis : int
-    The axis of the channels: 1 for NCHW, -1 for channels last. The batch is axis 0, unless the
-    channels are.
+    The axis of the channels: 1 for NCHW, -1 for channels last.{batch}
 eps : float
     Added to {added}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
     for a row of zeros.
@@ -290,28 +288,42 @@ Notes
 Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
 the normalised x and z the value before the activation, z has an error of at most {b.scaled:g} u
 abs(xhat weight) + u abs(z){error} 2**-46 abs(weight) (1 + abs(xhat)), for the roundings of the
-moments. Then the activation's own error, and one rounding to x's dtype; a bias wider than the type
-in which x is computed is rounded to that first. On a GPU, whose moments of 16-bit data are of
-float32 in part, there is {b.rough:g} u abs(weight) (1 + abs(xhat) + abs(mean) rstd) more.
+moments{given}. Then the activation's own error, and one rounding to x's dtype; a bias wider than
+the type in which x is computed is rounded to that first. {rough}
 
-The result for a normalization row does not depend on the other rows, nor on the number of threads.
-Terms are added up in the order of `fastact.sum`: the bits may depend on the order in which memory
-holds the axes (channels last), but not on how they step.
+{order}
 
 {notes}
 
 [own]
 """
 
-#: The output of a norm that makes y alone.
-_OUT = """out : array or tuple, optional
-    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
-    the statistics.
+#: The lengths of a parameter where an axis of channels is named.
+CHANNEL = "1-D, one value a channel"
 
+_ROUGH = """On a GPU, whose moments of 16-bit data are of float32 in part, there is {b.rough:g} u
+abs(weight) (1 + abs(xhat) + abs(mean) rstd) more."""
+
+#: Other fields of these words, for norms of rows.
+_OF_ROWS = {
+    "given": "",
+    "batch": " The batch is axis 0, unless the channels are.",
+    "order": """The result for a normalization row does not depend on the other rows, nor on the
+    number of threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the
+    order in which memory holds the axes (channels last), but not on how they step.""",
+}
+
+#: The result of a norm that makes y alone.
+RESULT = """
 Returns
 -------
 array
     The result y, of x's shape, dtype and framework."""
+
+_OUT = f"""out : array or tuple, optional
+    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
+    the statistics.
+{RESULT}"""
 
 _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
@@ -319,8 +331,8 @@ https://arxiv.org/abs/1607.06450"""
 _ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
 https://arxiv.org/abs/1910.07467"""
 
-#: What an error is of where a mean is subtracted, too.
-_FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
+#: The errors besides, where a mean is subtracted, too.
+FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
 2**-52 abs(mean weight) rstd (1 + abs(xhat)) +"""
 
 
@@ -344,6 +356,11 @@ class Part(NamedTuple):
     reads: Callable[[str, SimpleNamespace], None] | None = None
     out: str = ""  # a text on `out` and on the results, for docstrings
     note: str = ""  # another one, on the bounds and the gradients
+
+
+def _merged(parts: Sequence[Part], field: str) -> dict[str, Any]:
+    """One table of what all parts declare in a field."""
+    return {name: value for part in parts for name, value in getattr(part, field).items()}
 
 
 #: It normalises the sum of x and a residual, and returns the sum.
@@ -437,51 +454,45 @@ class NormOp(Quantizes, CachedOp[P, R]):
             "x": Arg(validate.ARRAY),
             **dict.fromkeys(statistics, Arg(validate.STATISTIC, "statistics")),
             **dict.fromkeys(weights, Arg(shape="parameter")),
+            **_merged(parts, "args"),
         }
-        self.outs = dict.fromkeys(statistics, Output(shape="statistics", dtype=COMPUTED))
-        self._add(parts)
-        incoming = {name: v for part in parts for name, v in part.incoming.items()}
+        made = dict.fromkeys(statistics, Output(shape="statistics", dtype=COMPUTED))
+        self.outs, self.checks = made | _merged(parts, "outs"), _merged(parts, "checks")
+        self._is(counts_elements="p" in self.checks)
+        runs = {"forward": "norm_forward", "backward": "norm_backward"}
+        names = {**_merged(parts, "names"), "reduced": "axes"}
+        self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(kind)})
         # How many groups there are, follows from what is saved.
         backward = signature_of(
-            call, ("dy", *data), (*statistics, *weights), but=("num_groups", *front), **incoming
+            call,
+            ("dy", *data),
+            (*statistics, *weights),
+            but=("num_groups", *front),
+            **_merged(parts, "incoming"),
         )
         self._enter_points(backward, besides=statistics)
 
     def _texts(self) -> str:
         is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
         along = "Of the lengths of x along `axis`, in the order of x"
-        return _TEXTS.format(
+        return TEXTS.format(
             b=self.bounds,
-            lengths=along if by_axes else "1-D, one value a channel",
+            **_OF_ROWS,
+            rough=_ROUGH.format(b=self.bounds),
+            lengths=along if by_axes else CHANNEL,
             added="the variance" if is_centred else "the mean of the squares",
             reference=_LAYER if is_centred else _ROOT,
-            error=_FAR if is_centred else "; for float64 also",
+            error=FAR if is_centred else "; for float64 also",
             out="".join(part.out for part in self.parts) or _OUT,
             notes="\n\n".join(part.note for part in self.parts),
         )
 
-    def _add(self, parts: Sequence[Part]) -> None:
-        """Take what the parts declare."""
-        names: dict[str, str] = {}
-        for part in parts:
-            self.args = {**self.args, **part.args}
-            self.outs = {**self.outs, **part.outs}
-            self.checks = {**self.checks, **part.checks}
-            names |= part.names
-        if self.kind == "L2Norm":
-            self.checks = {**self.checks, "eps": _length}
-        if "p" in self.checks:
-            self._is(counts_elements=True)
-        runs = {"forward": "norm_forward", "backward": "norm_backward"}
-        names["reduced"] = "axes"
-        self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(self.kind)})
-
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        stand = {n: named[result] for p in self.parts for n, result in p.stands_for.items()}
+        stand = {n: named[result] for n, result in _merged(self.parts, "stands_for").items()}
         return super().saved({**named, **stand})
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        made = {name for part in self.parts for name in part.stands_for}
+        made = _merged(self.parts, "stands_for")
         return tuple(name for name in self.saves if name not in made)
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Rows:
@@ -580,7 +591,6 @@ def layer_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0]])
     >>> fa.layer_norm(x)
     array([[-1.2247...,  0.        ,  1.2247...],
@@ -630,7 +640,6 @@ def rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([3.0, 4.0])
     >>> fa.rms_norm(x, eps=0)
     array([0.8485..., 1.1313...])
@@ -668,7 +677,6 @@ def add_layer_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.0, 2.0]), np.array([0.0, 1.0])
     >>> fa.add_layer_norm(x, residual, eps=0)
     (array([-1.,  1.]), array([1., 3.]))
@@ -714,7 +722,6 @@ def add_rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.0, 2.0]), np.array([2.0, 2.0])
     >>> fa.add_rms_norm(x, residual, eps=0)
     (array([0.8485..., 1.1313...]), array([3., 4.]))
@@ -765,7 +772,6 @@ def dropout_add_layer_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.0, 2.0]), np.array([0.0, 1.0])
     >>> fa.dropout_add_layer_norm(x, residual, p=0.5, seed=3, eps=0)
     (array([ 1., -1.]), array([2., 1.]))
@@ -813,7 +819,6 @@ def dropout_add_rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, residual = np.array([1.5, 2.0]), np.array([0.0, 4.0])
     >>> fa.dropout_add_rms_norm(x, residual, p=0.5, seed=3, eps=0)
     (array([0.8485..., 1.1313...]), array([3., 4.]))
@@ -826,7 +831,7 @@ def dropout_add_rms_norm(
     """
 
 
-@declared(NormOp, named_axes, "L2Norm")
+@declared(NormOp, named_axes, "L2Norm", Part(checks={"eps": _length}))
 def l2_normalize(
     x: A,
     /,
@@ -876,7 +881,6 @@ def l2_normalize(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[3.0, 4.0], [0.0, 0.0]])
     >>> fa.l2_normalize(x)
     array([[0.6, 0.8],
@@ -934,7 +938,6 @@ def gated_rms_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, gate = np.array([3.0, 4.0]), np.array([1.0, -1.0])
     >>> fa.gated_rms_norm(x, gate, eps=0)
     array([ 0.6203..., -0.3042...])
@@ -992,7 +995,6 @@ def group_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 3.0, 5.0, 5.0]])
     >>> fa.group_norm(x, 2, eps=1e-12)
     array([[-1.,  1.,  0.,  0.]])
@@ -1041,7 +1043,6 @@ def instance_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[[1.0, 3.0], [5.0, 9.0]]])
     >>> fa.instance_norm(x, eps=0)
     array([[[-1.,  1.],

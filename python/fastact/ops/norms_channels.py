@@ -22,7 +22,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .norms import STATISTICS, WEIGHTS, Rows
+from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, Rows
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
 _RUNNING = ("running_mean", "running_var")
@@ -46,45 +46,11 @@ class Channels(NamedTuple):
         return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 
 
-#: Words that the docstrings of both norms share.
-_TEXTS = """
-Parameters
-----------
-weight : array, optional
-    1-D, one value a channel; of x's dtype or a wider one.
-bias : array, optional
-    1-D, one value a channel; of x's dtype or a wider one. Either of weight and bias may come
-    without the other.
-channel_axis : int
-    The axis of the channels: 1 for NCHW, -1 for channels last.
-eps : float
-    Added to the variance; not negative. With 0, rstd is infinite where it leaves float32 (float64),
-    as for a row of zeros.
+_BATCH = """S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by
+Reducing Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167"""
 
-Returns
--------
-array
-    The result y, of x's shape, dtype and framework.
-
-References
-----------
-S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
-Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167
-
-Notes
------
-Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
-the normalised x and z the value before the activation, z has an error of at most 4 u
-abs(xhat weight) + u abs(z), and 2**-48 abs(mean weight) rstd for the rounding of the mean; for
-float64 instead 2**-52 abs(mean weight) rstd (1 + abs(xhat)) + 2**-46 abs(weight) (1 + abs(xhat)),
-for the roundings of the moments; {given}. Then the activation's own error, and one rounding to x's
-dtype; a bias wider than the type in which x is computed is rounded to that first.{rough}
-
-Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads, but may on
-whether channels come last in memory.
-
-[own]
-"""
+_ORDER = """Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads,
+but may on whether channels come last in memory."""
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
@@ -107,7 +73,15 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         {"training": False, "count": 1.0},
     )
     axis_name: str  # the option that says which axis the channels are
+    given: str  # of the error of statistics that are given, and of a GPU's, for docstrings
+    rough: str = ""
     computes_alone = False  # of what it notes of the channels a thread would need its own
+
+    def _texts(self) -> str:
+        texts: Any = dict.fromkeys(("batch", "notes"), "")
+        texts |= {"lengths": CHANNEL, "added": "the variance", "error": FAR, "out": RESULT}
+        texts |= {"given": self.given, "rough": self.rough, "order": _ORDER, "reference": _BATCH}
+        return TEXTS.format(b=self.bounds, **texts)
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Channels:
         shape = call.views["x"].shape
@@ -136,6 +110,9 @@ class BatchNormOp(ChannelNorm[P, R]):
     """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
 
     axis_name = "channel_axis"
+    given = "; running statistics have none"
+    rough = """On a GPU, whose moments of 16-bit data and of float32 are of float32 in part, there
+    is 4 u abs(weight) (1 + abs(xhat)) more."""
     outs = records(
         **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
         **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
@@ -155,11 +132,6 @@ class BatchNormOp(ChannelNorm[P, R]):
             backward_reduce=self._entry("backward_reduce", reduce, _SUMS, skips=True),
             backward_apply=self._entry("backward_apply", apply, ("dx",)),
         )
-
-    def _texts(self) -> str:
-        rough = """ On a GPU, whose moments of 16-bit data and of float32 are of float32 in part,
-        there is 4 u abs(weight) (1 + abs(xhat)) more."""
-        return _TEXTS.format(given="running statistics have none", rough=rough)
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         training = validate.flag(f"fastact.{self.name}", "training", named.get("training", False))
@@ -346,10 +318,9 @@ class BatchNormOp(ChannelNorm[P, R]):
 class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
-    def _texts(self) -> str:
-        return _TEXTS.format(given="statistics of `Moments` bring them along", rough="")
-
     axis_name = "axis"
+
+    given = "; statistics of `Moments` bring them along"
     traits = Traits(axis_of_bias=True)
     kernels = Kernels(
         {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
@@ -485,7 +456,6 @@ def batch_norm(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
     >>> mean, var = np.zeros(2), np.ones(2)
     >>> fa.batch_norm(x, mean, var, training=True, eps=0)
@@ -548,7 +518,6 @@ def norm_apply(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
     >>> m = fa.moments(x, 0)
     >>> fa.norm_apply(x, m.mean, 1 / m.std(), axis=1)

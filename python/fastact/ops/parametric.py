@@ -1,8 +1,7 @@
 """Parametric activations: y = f(x, w), with a learnt parameter w for each channel.
 
-Each is declared by a function: signature, defaults and its own documentation. The formulas are in
-`src/common/bias/channel_functions.h`, the oracle's in `check/expected/parametric.py`. The kernels
-of `bias_act` compute them: its bias is another such number.
+The kernels of `bias_act` compute them: its bias is another such number. The formulas are in
+`src/common/bias/channel_functions.h`, the oracle's in `check/expected/parametric.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from ..interop import validate
 from .bounds import ParametricBounds
 from .engine import axes
 from .engine.entry import Arg, positional, signature_of
-from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
 from .types import A, Array, Out, Outs, Stream
@@ -60,9 +58,9 @@ class ParametricOp(CachedOp[P, R]):
         # Kernels count them from the last activation on.
         which = len(_cpu.ACTIVATIONS) + _cpu.CHANNEL_FUNCTIONS.index(self.name)
         self.kernels = Kernels(
-            {"forward": "bias_act_forward"},
+            {"forward": "bias_act_forward", "backward": "bias_act_backward"},
             {"bias": self.parameter, "dbias": self.gradients[1]},
-            {"which": which},
+            {"which": which, "parameters": ()},
         )
         self._enter_points(signature_of(call, ("dy", *self.saves)))
 
@@ -83,9 +81,6 @@ class ParametricOp(CachedOp[P, R]):
             return ParameterAxis(0, own, True)
         axis = axes.one(call.where, options.channel_axis, ndim, "channel_axis", of=like)
         return ParameterAxis(axis, shape[axis : axis + 1], False)
-
-    def _run_forward(self, now: Execution) -> None:
-        now.run("bias_act_forward", residual=None, parameters=())
 
     def backward(
         self,
@@ -115,10 +110,6 @@ class ParametricOp(CachedOp[P, R]):
         double: with their own errors it is within 2**-46 of the sum of their magnitudes, and 0.5
         ULP.
         """
-
-    def _run_backward(self, now: Execution) -> None:
-        adds = now.adds(self.gradients[1])
-        now.run("bias_act_backward", residual=None, parameters=(), accumulate_dbias=adds)
 
 
 @declared(ParametricOp, ParametricBounds(value=1, by_x=0, by_parameter=0))
@@ -171,7 +162,6 @@ def prelu(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[-1.0, 2.0], [3.0, -4.0]])
     >>> fa.prelu(x, np.array([0.25, 0.5]))
     array([[-0.25,  2.  ],
@@ -237,7 +227,6 @@ def snake(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.snake(np.array([[0.5, 1.0]]), np.array([1.0, 2.0]))
     array([[0.7298..., 1.4134...]])
     >>> y, saved = fa.snake.forward(np.array([0.5, 1.0]), np.array([2.0]))

@@ -597,7 +597,6 @@ def sum(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.sum(np.ones((2, 3), np.float32), axis=0)
     array([2., 2., 2.], dtype=float32)
     >>> fa.sum(np.array([[3e38], [3e38], [-3e38]], np.float32), axis=0)
@@ -654,7 +653,6 @@ def sum_squares(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 2.0], [3.0, 4.0]])
     >>> fa.sum_squares(x, axis=1)
     array([ 5., 25.])
@@ -725,7 +723,6 @@ def mean_var(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
     >>> fa.mean_var(x, axis=1, correction=1)
     (array([2., 4.]), array([2., 0.]))
@@ -807,7 +804,6 @@ def moments(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
     >>> fa.moments(x, axis=1)
     Moments(count=2, mean=array([2., 4.]), m2=array([2., 0.]))

@@ -1,13 +1,11 @@
 """Rotary position embeddings: the elements of queries and keys, turned in pairs.
 
-Declared by a function: signature, defaults and its own documentation; `declared` makes the op.
 The formula stands in `src/common/rotary/`, the oracle in `check/expected/rotary.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from inspect import Signature
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signatu
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
 from .engine.op import Kernels, P, R, declared, records
-from .engine.parts import Part, Parts, cut, part_of, threads_of
+from .engine.parts import Part, Parts, cut, for_each, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
 from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
@@ -92,7 +90,7 @@ class Turning(CachedOp[P, R]):
         positions=Arg(_POSITIONS, "rows", repeats=True, unsaved=True),
     )
 
-    def _pairs(self, call: Any, options: SimpleNamespace) -> Pairs:
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
         views = call.views
         name, first = next(iter(views.items()))
         angles = views.get("cos"), views.get("sin"), views.get("positions")
@@ -163,9 +161,6 @@ class Rotary(Turning[P, R]):
                 for made, like in ((y, of), (f"backward.d{of}", dy))
             }
         self._enter_points(signature_of(call, incoming, self.saves))
-
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Pairs:
-        return self._pairs(call, options)
 
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
@@ -252,11 +247,9 @@ class Rotary(Turning[P, R]):
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         each = [(x, *args[1:]) for x in self.each_of(args) or ()]
         if each and not any(handlers.handler_of(self, one, kwargs) for one in each):
-            return self._call(*args, **kwargs)
-        return handlers.one_by_one(self, self._plain_call_of_one, args, kwargs)
-
-    def _plain_call_of_one(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return super()._plain_call(*args, **kwargs)
+            return self._serve("call", *args, **kwargs)
+        of_one = super()._plain_call
+        return handlers.one_by_one(self, lambda args, kw: of_one(*args, **kw), args, kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.each_of(args) is not None:
@@ -326,7 +319,8 @@ class NormRotary(Turning[P, R]):
         read_casting(entry.where, options)
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> NormedPairs:
-        of, shape = self._pairs(call, options), tuple(call.views["x"].shape)
+        of: Pairs = super()._shapes(call, options)
+        shape = tuple(call.views["x"].shape)
         along = (of.axis,)
         statistics = axes.reduced(shape, along, keepdims=True)
         parameter = (shape[of.axis],)
@@ -353,8 +347,8 @@ class NormRotary(Turning[P, R]):
 
         threads, most = threads_of(now.call, x.size, _PART)
         order = [axis for axis in x.order if axis != of.axis]
-        for some in cut(x.shape, order, most)[1] if x.size else [Parts({})]:
-            now.call.repeat(partial(some.of, work), some.number, threads)
+        parts = cut(x.shape, order, most)[1] if x.size else [Parts({})]
+        for_each(now.call, parts, threads, work)
 
     def backward(
         self,
@@ -488,7 +482,6 @@ def rotary(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> angle = np.outer(np.arange(2), [1.0, 0.01])
     >>> fa.rotary(np.ones((2, 4)), np.cos(angle), np.sin(angle))
     array([[ 1.        ,  1.        ,  1.        ,  1.        ],
@@ -591,7 +584,6 @@ def rms_norm_rotary(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, cos, sin = np.array([3.0, 4.0]), np.array([0.6]), np.array([0.8])
     >>> fa.rms_norm_rotary(x, cos, sin, eps=0)
     array([-0.3959...,  1.3576...])

@@ -1,8 +1,6 @@
 """Softmax and loss: `softmax`, `log_softmax` and `logsumexp` of rows, and `cross_entropy`.
 
-Each is declared by a function: signature, defaults and its own documentation; a class has what its
-entry points do. The formulas are in `src/common/softmax/softmax.h`, the oracle in
-`check/reference.py`.
+The formulas are in `src/common/softmax/softmax.h`, the oracle in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
-from .engine.reductions import IDENTITY, add_up, fill
+from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
 
@@ -58,6 +56,11 @@ ValueError
     sink: a sink that does not broadcast to the rows
     softcap: a softcap that is not above zero, or not finite
 
+References
+----------
+P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
+functions", IMA Journal of Numerical Analysis 41(4), 2021, https://doi.org/10.1093/imanum/draa038
+
 Notes
 -----
 [own]
@@ -75,7 +78,8 @@ class RowFunction(CachedOp[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
-        self._numbers(softcap=0.0, kind=_cpu.SOFTMAX_KINDS.index(self.name))
+        numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
+        self.kernels = self.kernels._replace(numbers=numbers)
         self.bounds = SoftmaxBounds(self.name)
         if self.name in _cpu.SECOND_KINDS:
             self._is(second=_cpu.SECOND_KINDS.index(self.name))
@@ -114,7 +118,7 @@ class ByValue(RowFunction[P, R]):
     """A function of rows whose value has the shape of x, and is what its gradient needs."""
 
     saves: tuple[str, ...] = ("y",)
-    kernels = Kernels({"forward": "softmax_forward"})
+    kernels = Kernels({"forward": "softmax_forward", "backward": "softmax_backward"})
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
         shape = next(iter(call.views.values())).shape
@@ -122,9 +126,6 @@ class ByValue(RowFunction[P, R]):
         sink = call.views.get("sink")
         own = () if sink is None else tuple(sink.shape)
         return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
-
-    def _run_backward(self, now: Execution) -> None:
-        now.run("softmax_backward", share=None, dsinks=None)
 
 
 class SoftmaxOp(ByValue[P, R]):
@@ -173,7 +174,7 @@ class SoftmaxOp(ByValue[P, R]):
     def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
         if dsink is None:
-            super()._run_backward(now)
+            now.run("softmax_backward")
             return
         # Each row has one in float64, then they are summed, and rounded once.
         shape = now.views["y"].shape
@@ -184,7 +185,7 @@ class SoftmaxOp(ByValue[P, R]):
         if math.prod(shape):
             now.run("softmax_backward", dsinks=each, accumulate=now.adds("dx"))
             repeats = tuple(i for i, n in enumerate(dsink.shape) if n != kept[i])
-            add_up(now.call, IDENTITY, each, total, repeats)
+            add_up(now.call, each, total, repeats)
         else:
             fill(now.call, total, 0.0)
         now.run("softmax_sink", total=total, dsink=dsink)
@@ -346,24 +347,6 @@ class LossPlan(NamedTuple):
         return view.with_axes(tuple(range(len(self.losses) + 1)) if self.is_one else (self.axis,))
 
 
-def _plan(where: str, options: SimpleNamespace, shape: tuple[int, ...]) -> LossPlan:
-    default = 1 if len(shape) > 1 else 0
-    given = default if options.axis is None else options.axis
-    axis = axes.one(where, given, len(shape), of="logits")
-    ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
-    smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
-    if not 0 <= smoothing <= 1:
-        raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")
-    z_loss = validate.number(where, "z_loss", options.z_loss)
-    if z_loss < 0:
-        raise ValueError(f"{where}: z_loss must not be negative, got {z_loss!r}")
-    allowed = {name: i for i, name in enumerate(_cpu.REDUCTIONS)}
-    reduction = validate.choice(where, "reduction", options.reduction, allowed)
-    is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
-    of_loss = () if is_one else losses
-    return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
-
-
 class CrossEntropy(CachedOp[P, R]):
     """The cross entropy of logits and a target, whose probabilities are never stored."""
 
@@ -397,7 +380,22 @@ class CrossEntropy(CachedOp[P, R]):
         return makes if options.reduction == "none" else (*makes, "divisor")
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
-        return _plan(call.where, options, call.views["logits"].shape)
+        where, shape = call.where, call.views["logits"].shape
+        default = 1 if len(shape) > 1 else 0
+        given = default if options.axis is None else options.axis
+        axis = axes.one(where, given, len(shape), of="logits")
+        ignore_index = axes.integer(where, "ignore_index", options.ignore_index)
+        smoothing = validate.number(where, "label_smoothing", options.label_smoothing)
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"{where}: label_smoothing must be from 0 to 1, got {smoothing!r}")
+        z_loss = validate.number(where, "z_loss", options.z_loss)
+        if z_loss < 0:
+            raise ValueError(f"{where}: z_loss must not be negative, got {z_loss!r}")
+        allowed = {name: i for i, name in enumerate(_cpu.REDUCTIONS)}
+        reduction = validate.choice(where, "reduction", options.reduction, allowed)
+        is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
+        of_loss = () if is_one else losses
+        return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
@@ -577,7 +575,6 @@ def softmax(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.softmax(np.array([[0.0, 0.0], [1.0, -np.inf]]))
     array([[0.5, 0.5],
            [1. , 0. ]])
@@ -635,15 +632,8 @@ def log_softmax(
     Where z leaves the range of the type in which it is computed, y does not: it follows from the
     distances within the row.
 
-    References
-    ----------
-    P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
-    functions", IMA Journal of Numerical Analysis 41(4), 2021,
-    https://doi.org/10.1093/imanum/draa038
-
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.log_softmax(np.array([0.0, -40.0]))
     array([-4.2483...e-18, -4.0000...e+01])
     >>> y, saved = fa.log_softmax.forward(np.zeros(2))
@@ -703,15 +693,8 @@ def logsumexp(
     Weights b that are not negative, as in `scipy.special.logsumexp(x, b=b)`, are a mask of their
     logarithms: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
 
-    References
-    ----------
-    P. Blanchard, D. J. Higham and N. J. Higham, "Accurately computing the log-sum-exp and softmax
-    functions", IMA Journal of Numerical Analysis 41(4), 2021,
-    https://doi.org/10.1093/imanum/draa038
-
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.logsumexp(np.array([[1000.0, 1000.0], [0.0, -np.inf]]))
     array([1000.6931...,    0.        ])
     >>> fa.logsumexp(np.zeros(2), mask=np.log([1.0, 3.0]))  # log(1 + 3)
@@ -807,7 +790,6 @@ def cross_entropy(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> logits, target = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([0, 1])
     >>> fa.cross_entropy(logits, target, reduction="none")
     array([0.1269..., 0.6931...])

@@ -260,7 +260,7 @@ class Average(AxisStatistic[P, R]):
             if each is not None:
                 weighted_gradient(now, each, **given, of_weights=True, accumulate=adds)
         if repeats:
-            add_up(now.call, IDENTITY, each, dweights, repeats, accumulate)
+            add_up(now.call, each, dweights, repeats, accumulate)
 
 
 @declared(AxisStatistic, "mean")
@@ -288,7 +288,6 @@ def mean(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.mean(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
     array([2., 4.])
     >>> y, saved = fa.mean.forward(np.array([1.0, 3.0]))
@@ -340,7 +339,6 @@ def average(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> x, weights = np.array([[1.0, 5.0], [2.0, 2.0]]), np.array([3.0, 1.0])
     >>> fa.average(x, axis=1, weights=weights)
     array([2., 2.])
@@ -380,7 +378,6 @@ def var(
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.var(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1, correction=1)
     array([2., 0.])
     >>> fa.var(np.array([[1.0, 3.0]]), axis=1, ddof=1)
@@ -404,7 +401,6 @@ def std() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.std(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
     array([1., 0.])
     >>> fa.std(np.array([[1.0, 4.0, 7.0]]), axis=1, ddof=1)
@@ -428,7 +424,6 @@ def nansum() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.nansum(np.array([[1.0, np.nan], [4.0, 4.0]]), axis=1)
     array([1., 8.])
     >>> y, saved = fa.nansum.forward(np.array([1.0, np.nan, 3.0]))
@@ -450,7 +445,6 @@ def nanmean() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.nanmean(np.array([[1.0, np.nan], [4.0, 6.0]]), axis=1)
     array([1., 5.])
     >>> y, saved = fa.nanmean.forward(np.array([1.0, np.nan, 3.0]))
@@ -472,7 +466,6 @@ def nanvar() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.nanvar(np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]]), axis=1)
     array([1., 0.])
     >>> fa.nanvar(np.array([[1.0, np.nan, 3.0]]), axis=1, ddof=1)
@@ -496,7 +489,6 @@ def nanstd() -> None:
 
     Examples
     --------
-    >>> import numpy as np, fastact as fa
     >>> fa.nanstd(np.array([[1.0, np.nan, 3.0], [4.0, 4.0, 4.0]]), axis=1)
     array([1., 0.])
     >>> fa.nanstd(np.array([[1.0, 4.0, np.nan, 7.0]]), axis=1, ddof=1)

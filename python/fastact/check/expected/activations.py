@@ -22,8 +22,8 @@ def allowed(
         return np.zeros(np.shape(exact))
     bounds = op.bounds
     other = bounds.of_other(x, exact, dtype, parameters or {})
-    before = bounds.before_rounding if entry == "forward" else bounds.slope_before_rounding
-    return before(exact, dtype, on_gpu) + other + slack(exact, dtype)
+    of = "forward" if entry == "forward" else "derivative"
+    return bounds.before_rounding(exact, dtype, on_gpu, of) + other + slack(exact, dtype)
 
 
 def own_parameters(op: Any, case: Case) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Documentation of ops: a person writes what an op has alone, the rest follows from its records.
 
 A function that declares an op has a docstring in numpydoc's form: the op's summary and formula, its
-own parameters, notes, references, examples. `of_call` adds the texts that the ops of a family share
-(`Op._texts`) and those of all ops, below, of the parameters that the op takes. `of_entry` does the
-same for the other entry points, whose methods have the docstrings; where these have no examples, it
-shows the op's.
+own parameters, notes, references, examples without their imports. `of_call` adds the texts that the
+ops of a family share (`Op._texts`) and those of all ops, below, of the parameters that the op
+takes. `of_entry` does this for the other entry points, whose methods have the docstrings; where
+these have no examples, it shows the op's.
 
 A text that is written by hand takes the standard one's place: an entry of Parameters, Returns,
 Raises or See Also by its names; References as a whole; in Notes the sentence on what is saved,
@@ -52,6 +52,9 @@ array
 SAVES = "`{name}.forward` saves ``({saves})``; `{name}.backward` gives {gives}."
 
 CONVENTIONS = "docs/conventions.md says what all ops share."
+
+#: The examples of a call begin with this.
+IMPORTS = ">>> import numpy as np, fastact as fa"
 
 ENTRY = """
 Parameters
@@ -155,6 +158,8 @@ def of_call(op: Any, own: str | None) -> str | None:
     parameters = _entries(standard["Parameters"]) | _entries(of_family.get("Parameters", ""))
     notes = of_family.get("Notes", "[own]").split("[own]")
     notes.insert(1, written.get("Notes", ""))
+    others, of_others = (_entries(each.get("See Also", "")) for each in (written, of_family))
+    all_others = (*others, *of_others)
     says_what_is_saved = f"`{op.name}.forward`" in written.get("Notes", "")
     saves = SAVES.format(name=op.name, saves=_tuple(op.saves), gives=op._gives())
     notes.append(CONVENTIONS if says_what_is_saved else _filled(f"{saves} {CONVENTIONS}"))
@@ -164,9 +169,10 @@ def of_call(op: Any, own: str | None) -> str | None:
             "Parameters": _in_order(_entries(written.get("Parameters", "")), parameters, taken),
             "Returns": _merged("Returns", written, {**standard, **of_family}),
             "Raises": _merged("Raises", written, of_family),
-            "See Also": _with_others(written.get("See Also", ""), of_family.get("See Also", "")),
+            "See Also": _in_order(others, of_others, (n for names in all_others for n in names)),
             "References": written.get("References") or of_family.get("References", ""),
             "Notes": "\n\n".join(filter(None, map(str.strip, notes))),
+            "Examples": f"{IMPORTS}\n{written['Examples']}",
         }
     )
 
@@ -372,13 +378,6 @@ def _merged(title: str, written: Mapping[str, str], standard: Mapping[str, str])
     names = [name for names in (*entries, *by_hand) for name in names]
     some_in_both = len(set(names)) < len(names)
     return _in_order(by_hand, entries, names) if some_in_both else own or other
-
-
-def _with_others(own: str, standard: str) -> str:
-    """The entries by hand, and the standard ones of other names."""
-    by_hand = _entries(own)
-    others = {names: text for names, text in _entries(standard).items() if names not in by_hand}
-    return "\n".join((by_hand | others).values())
 
 
 def _text(sections: Mapping[str, str]) -> str:

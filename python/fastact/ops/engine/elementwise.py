@@ -89,7 +89,7 @@ class Elementwise(_Told, ServedOp[P, R]):
 handlers.register(
     handlers.Handler(
         lambda op, args, kwargs: isinstance(op, Elementwise) and op.is_ufuncs(args, kwargs),
-        lambda op, args, kwargs: op.call_as_ufunc(args, kwargs),
+        Elementwise.call_as_ufunc,
     ),
     first=True,
 )

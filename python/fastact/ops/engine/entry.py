@@ -293,18 +293,14 @@ class Entry:
         An array is the call's own, a number stands in its shapes, or else in its options.
         shapes : the class of what the op's `_shapes` finds.
         """
-        name = self.op.kernels.names.get(field, field)
-        if facts["kind"] == "array":
-            return self._array(name, facts, shapes)
-        if field.startswith("accumulate"):
-            output = field.removeprefix("accumulate").lstrip("_")
-            return lambda now: now.adds(output)
-        is_of_shapes = name in getattr(shapes, "__match_args__", ())
-        return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
-
-    def _array(
-        self, name: str, facts: Mapping[str, Any], shapes: type
-    ) -> Callable[["Execution"], Any]:
+        names = self.op.kernels.names
+        name = names.get(field, field)
+        if facts["kind"] != "array":
+            if field.startswith("accumulate"):
+                output = field.removeprefix("accumulate").lstrip("_")
+                return lambda now: now.adds(names.get(output, output))
+            is_of_shapes = name in getattr(shapes, "__match_args__", ())
+            return attrgetter(f"{'shapes' if is_of_shapes else 'options'}.{name}")
         is_read, is_optional = facts["role"] == "in", facts["optional"]
         see = seen_by(shapes, self.seen(name) if is_read else self.output(name).seen)
 
@@ -398,38 +394,26 @@ def signature_of(
     where they are not among `either`.
     """
     either, of_call = list(either), call.parameters
+    has_name = {n: p.default for n, p in of_call.items() if p.kind is not p.POSITIONAL_ONLY}
+    defaults = {**has_name, **more}
     skipped = {*positional, *either, *but, *_EVERY}
     options = [p for p in of_call.values() if p.name not in skipped]
-    follow = [
-        Parameter(
-            name,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            default=more.pop(name) if name in more else _default(of_call, name),
-        )
-        for name in either
-    ]
-    follow += [p for p in options if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    has_both = Parameter.POSITIONAL_OR_KEYWORD
+    follow = [Parameter(n, has_both, default=defaults.get(n, REQUIRED)) for n in either]
+    follow += [p for p in options if p.kind is has_both]
     only = [p for p in options if p.kind is Parameter.KEYWORD_ONLY]
-    every = [*more.items(), ("out", None), *([("accumulate", False)] * accumulates)]
-    out_is_last = of_call["out"].kind is Parameter.POSITIONAL_OR_KEYWORD
-    kind = Parameter.POSITIONAL_OR_KEYWORD if out_is_last else Parameter.KEYWORD_ONLY
+    only_more = ((name, value) for name, value in more.items() if name not in either)
+    every = [*only_more, ("out", None), *([("accumulate", False)] * accumulates)]
     return Signature(
         [
             *(Parameter(name, Parameter.POSITIONAL_ONLY) for name in positional),
             *follow,
             *only,
-            *(Parameter(name, kind, default=default) for name, default in every),
+            *(Parameter(n, of_call["out"].kind, default=default) for n, default in every),
             Parameter("stream", Parameter.KEYWORD_ONLY, default=None),
             *(p for p in of_call.values() if p.kind is Parameter.VAR_KEYWORD),
         ]
     )
-
-
-def _default(of_call: Mapping[str, Parameter], name: str) -> Any:
-    parameter = of_call.get(name)
-    if parameter is None or parameter.kind is Parameter.POSITIONAL_ONLY:
-        return REQUIRED
-    return parameter.default
 
 
 def positional(call: Signature) -> tuple[str, ...]:

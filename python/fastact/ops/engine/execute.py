@@ -23,6 +23,7 @@ from .entry import COMPUTED, DOUBLE, TOLD, Entry, outputs_of, seen_by, sources_o
 from .op import SHAPE, Op
 from .weighting import read_what_counts
 
+_OF_RESULT = validate.OF_RESULT.dtype
 _COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the numbers below
 
 
@@ -136,50 +137,42 @@ class Execution:
     def _fit(self) -> None:
         """Every array has the dtype and the shape that its role and the op's rule say."""
         where, leader, rules, views = self.where, self.leader, self.entry.rules, self.views
-        data = views[leader]
+        data, arrays, told = views[leader], self.call.arrays, getattr(self.options, TOLD, None)
         shape = data.shape
         for name, view in views.items():
             if name == leader:
                 continue
             rule, names, repeats = rules[name]
-            if rule != validate.OF_RESULT.dtype:
+            is_of_result, is_number = rule == _OF_RESULT, name not in arrays
+            if not is_of_result:
                 validate.has_dtype(where, name, view, rule, leader, data)
-            elif name in self.call.arrays:
-                self._has_told_dtype(name, view, leader, data)
+            elif not is_number:
+                like = (leader, data) if told is None else ("the result", data.of_dtype(told))
+                validate.has_dtype(where, name, view, "same", *like)
             if names is None:
                 continue
             allowed = [shape if n == "data" else getattr(self.shapes, n) for n in names]
             if repeats:
-                axes.check_repeats(where, name, view.shape, allowed[0], _whose(leader, names[0]))
+                is_of_x = names[0] in ("data", "whole")
+                of = "x's shape" if is_of_x else f"{leader}'s {names[0]}"
+                axes.check_repeats(where, name, view.shape, allowed[0], of)
                 views[name] = axes.repeated(view, allowed[0])
-                continue
-            if view.shape in allowed and name in self.call.arrays:
-                continue
-            if name not in self.call.arrays:  # a number
-                told = getattr(self.options, TOLD, None)
-                if rule == validate.OF_RESULT.dtype and told is not None:
-                    model = data.shaped(allowed[0]).of_dtype(told)
-                    views[name] = self.call.repeated(self._number(name), model)
-                elif allowed[0] != shape:
-                    views[name] = self._repeated(name, view, data.shaped(allowed[0]))
-                continue
-            note = self.entry.taken[name].note.format(leader=leader, **vars(self.options))
-            raise ValueError(
-                f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
-            )
-
-    def _has_told_dtype(self, name: str, view: View, leader: str, data: View) -> None:
-        told = getattr(self.options, TOLD, None)
-        if told is not None:
-            leader, data = "the result", data.of_dtype(told)
-        validate.has_dtype(self.where, name, view, "same", leader, data)
-
-    def _repeated(self, name: str, view: View, model: View) -> View:
-        """A number over a shape: it came as an array of the first one's."""
-        if view.size:
-            return view.repeats(model)
-        # It has no memory where it came as an array of no elements.
-        return self.call.repeated(self._number(name), model)
+            elif is_number and is_of_result and told is not None:
+                model = data.shaped(allowed[0]).of_dtype(told)
+                views[name] = self.call.repeated(self._number(name), model)
+            elif is_number and allowed[0] != shape:
+                # It came as an array of the first one's shape, which has no memory for no elements.
+                model = data.shaped(allowed[0])
+                views[name] = (
+                    view.repeats(model)
+                    if view.size
+                    else self.call.repeated(self._number(name), model)
+                )
+            elif not is_number and view.shape not in allowed:
+                note = self.entry.taken[name].note.format(leader=leader, **vars(self.options))
+                raise ValueError(
+                    f"{where}: {name} must have shape {allowed[0]}{note}, got {view.shape}"
+                )
 
     def _number(self, name: str) -> float:
         """Give the number in an array's place: 0 for a part of a tuple that is None."""
@@ -223,22 +216,15 @@ class Execution:
             )
             self.made[name] = view, out, new
             if out is not None:
-                others = self._read() if others is None else others
+                if others is None:
+                    free, arrays = entry.free, call.arrays
+                    others = {n: v for n, v in self.views.items() if n in arrays and n not in free}
                 validate.apart(self.where, label, view, others)
                 others[label] = view
-                if entry.is_forward:
-                    spared = self._spared()
+                if entry.is_forward:  # what is saved stays
+                    saved = {*self.op.saves_inputs(options)} & call.arrays.keys() & entry.data
+                    spared = {n: self.views[n] for n in self.views if n in saved}
                     validate.may_write(self.where, label, view, spared, in_place=False)
-
-    def _read(self) -> dict[str, View]:
-        """The arrays that no output may be."""
-        free, arrays = self.entry.free, self.call.arrays
-        return {n: view for n, view in self.views.items() if n in arrays and n not in free}
-
-    def _spared(self) -> dict[str, View]:
-        """The data that are saved, which no output may be."""
-        saved = self.op.saves_inputs(self.options)
-        return {n: self.views[n] for n in saved if n in self.call.arrays and n in self.entry.data}
 
     def _source(self, like: str) -> str | None:
         """The argument that an output is like, or one that shares its gradient; None: not there."""
@@ -335,11 +321,6 @@ class Execution:
         """
         adds: bool = getattr(self.options, "accumulate", False)
         return adds and (not output or self.view(output) is not None)
-
-
-def _whose(data: str, shape: str) -> str:
-    """Name the owner of a shape, for messages."""
-    return "x's shape" if shape in ("data", "whole") else f"{data}'s {shape}"
 
 
 def _over(like: View, view: View) -> View:

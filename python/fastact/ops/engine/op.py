@@ -145,10 +145,6 @@ class Op(Generic[P, R]):
         """Take traits besides those of the class."""
         self.traits = self.traits._replace(**traits)
 
-    def _numbers(self, **numbers: Any) -> None:
-        """Take numbers for native functions besides those of the class."""
-        self.kernels = self.kernels._replace(numbers={**self.kernels.numbers, **numbers})
-
     def _enter(self, **entry_points: Entry) -> None:
         """Take the entry points, the last of what is declared; `call` is calling the op."""
         taken = {name for entry in entry_points.values() for name in entry.signature.parameters}
@@ -283,13 +279,12 @@ class Op(Generic[P, R]):
         """
         return None
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
     def _plain_call(self, *args: Any, **kwargs: Any) -> Any:
         """Carry out a call that compiled code does not serve."""
         handler = handlers.handler_of(self, args, kwargs)
-        return self._call(*args, **kwargs) if handler is None else handler.call(self, args, kwargs)
+        if handler is None:
+            return self._serve("call", *args, **kwargs)
+        return handler.call(self, args, kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Whoever records calls like this one, where some tensors require grad."""
@@ -298,6 +293,8 @@ class Op(Generic[P, R]):
     if TYPE_CHECKING:
 
         def _watch_autocast(self) -> None: ...  # of the compiled half
+
+        def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any: ...  # of `ServedOp`
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -50,8 +51,12 @@ class Parts(NamedTuple):
         work({**self.others, **own}, thread)
 
 
-def _spans(whole: int, length: int) -> list[tuple[int, int]]:
-    return [(first, min(length, whole - first)) for first in range(0, whole, length)]
+def for_each(
+    call: Call, parts: Sequence[Parts], threads: int, work: Callable[[Part, int], None]
+) -> None:
+    """Work for each part, by so many threads at most, which are told their numbers."""
+    for some in parts:
+        call.repeat(partial(some.of, work), some.number, threads)
 
 
 def cut(
@@ -74,7 +79,10 @@ def cut(
     if not counts:
         return shape, [Parts({})]
     *outer, inner = sorted(counts, key=counts.__getitem__)
-    spans = [_spans(shape[a], lengths[a]) for a in outer]
+    spans = [
+        [(first, min(lengths[a], shape[a] - first)) for first in range(0, shape[a], lengths[a])]
+        for a in outer
+    ]
     length, whole = lengths[inner], shape[inner]
     rest = whole % length
     found = []

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +31,8 @@ from ...interop.frameworks import (
     see,
 )
 from .execute import Execution, said_by
-from .parts import Part, Parts, begin_of, cut, part_of, threads_of
+from .parts import Part, Parts, begin_of, cut, for_each, part_of, threads_of
+from .reductions import fill
 
 CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
 
@@ -338,13 +338,6 @@ class _Quantized:
             self.threads = 1
         return found
 
-    def _for_each(
-        self, parts: Sequence[Parts], threads: int, work: Callable[[Part, int], None]
-    ) -> None:
-        """Work for each part, by so many threads at most, each with its share of scratch arrays."""
-        for some in parts:
-            self.call.repeat(partial(some.of, work), some.number, threads)
-
     def _own(self, view: View, axis: int, thread: int) -> View:
         """A thread's share of a scratch array."""
         each = view.shape[axis] // self.threads
@@ -353,35 +346,25 @@ class _Quantized:
     def _compute(self) -> None:
         scale, is_found = self.made["scale"][0], self.given is None and self.number is None
         if self.number is not None:
-            self._fill(scale, self.number)
+            fill(self.call, scale, self.number)
         if 0 in self.shape:
             if is_found:
-                self._fill(scale, float(np.finfo(scale.dtype_name).tiny))
+                fill(self.call, scale, float(np.finfo(scale.dtype_name).tiny))
             return
         parts = self._parts()
         self._take_arrays()
         whole_rows = self.per == "row" and self.part[-1] == self.shape[-1]
-        if is_found and (self.block or whole_rows):
-            self._for_each(
-                parts,
-                self.threads,
-                lambda part, at: self._encode("quantize", part, self._value(part, at)),
-            )
-            return
-        if is_found:
+        function, stays = "encode", False
+        if is_found and (self.block or whole_rows):  # with the scales of each part
+            function = "quantize"
+        elif is_found:
             self._find_scales(parts)
-        stays = is_found and self.part == self.shape
-        self._for_each(
-            parts,
-            self.threads,
-            lambda part, at: self._encode(
-                "encode", part, self.y if stays else self._value(part, at)
-            ),
-        )
+            stays = self.part == self.shape
 
-    def _fill(self, view: View, value: float) -> None:
-        if view.size:
-            self.call.run("broadcast", x=self.call.repeated(value, view), y=view, accumulate=False)
+        def encode(part: Part, thread: int) -> None:
+            self._encode(function, part, self.y if stays else self._value(part, thread))
+
+        for_each(self.call, parts, self.threads, encode)
 
     def _scratch(self, shape: tuple[int, ...], dtype: int) -> View:
         return self.call.temporary(self.now.leader, shape, dtype)
@@ -479,7 +462,7 @@ class _Quantized:
         threads = self.threads if is_whole else 1  # parts of a row add to the same peaks
         shape = (shape[0] * threads, *shape[1:])
         peaks = self._scratch(shape, self.computed)
-        self._fill(peaks, 0.0)
+        fill(self.call, peaks, 0.0)
 
         def find(part: Part, thread: int) -> None:
             rows = self._value(part, thread).split_axis(self.last, self._pieces)
@@ -487,7 +470,7 @@ class _Quantized:
             own = begin_of(self._own(peaks, 0, thread), at) if is_whole else part_of(peaks, at)
             self.call.run("peak", x=rows, reduced=(rows.ndim - 1,), peak=own)
 
-        self._for_each(parts, threads, find)
+        for_each(self.call, parts, threads, find)
         reduced = tuple(range(0 if is_whole else self.last, len(shape)))
         scale = self.made["scale"][0]
         scale = scale.with_axes(tuple(range(scale.ndim, len(shape))))

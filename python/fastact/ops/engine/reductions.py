@@ -214,30 +214,10 @@ SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIA
 (2005), https://doi.org/10.1137/030601818"""
 
 
-def add_up(
-    call: Call,
-    term: int,
-    x: View,
-    y: View,
-    axes: tuple[int, ...],
-    accumulate: bool = False,
-) -> None:
-    """Sum a term of x over `axes` into y, which has length 1 along them."""
-    given: Any = {"x": x, "axes": axes, "y": y, "term": term, "divisor": 1.0}
+def add_up(call: Call, x: View, y: View, axes: tuple[int, ...], accumulate: bool = False) -> None:
+    """Sum x over `axes` into y, which has length 1 along them."""
+    given: Any = {"x": x, "axes": axes, "y": y, "term": IDENTITY, "divisor": 1.0}
     call.run("sum", **given, initial=-0.0, accumulate=accumulate)
-
-
-def total(where: str, term: int, x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum of a term of a NumPy array over sorted axes, which stay, with length 1: in float64.
-
-    It is added to the totals of other parts: rounded to x's dtype it would cancel, or overflow.
-    """
-    with Call(where, integers=INTEGERS, x=x) as call:
-        view = call.views["x"]
-        kept = _axes.reduced(view.shape, axes, keepdims=True)
-        y, made = call.output("out", None, "x", shape=kept, dtype=validate.DOUBLE)
-        add_up(call, term, view, y, axes)
-        return np.asarray(call.result(None, made))
 
 
 class AxisSum(CachedOp[P, R]):

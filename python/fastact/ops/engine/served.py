@@ -45,9 +45,6 @@ class ServedOp(Op[P, R]):
         self._declare(function)
         self._enter_points()
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._serve("call", *args, **kwargs)
-
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
         return execute(self.entry_points[entry], *args, **kwargs)
 

@@ -131,7 +131,5 @@ class Spec:
         return found
 
 
-@cache
-def spec_of(op: Op[..., Any]) -> Spec:
-    """Find what the bridge knows of an op."""
-    return Spec(op)
+#: The facts of an op, which are found once.
+spec_of: Callable[[Op[..., Any]], Spec] = cache(Spec)

@@ -21,6 +21,14 @@ struct NormBackward : BackwardRows {
 
   using BackwardRows::BackwardRows;
 
+  // both OUT (2): the sums of lanes IN/OUT [2][kNormLanes], in halves.
+  void fold(double* lanes, double* both) {
+    for (int k = 0; k < 2; ++k) {
+      norm.table->reduce->fold(lanes + k * kNormLanes, kNormLanes, 1);
+      both[k] = lanes[k * kNormLanes];
+    }
+  }
+
   // The two sums of some of a row's elements: of g if there is a row of weights, else of p.
   void add_up(const Band& rows, int64_t i, int64_t first, int64_t end, double* both) {
     alignas(64) double lanes[2 * kNormLanes];
@@ -30,7 +38,7 @@ struct NormBackward : BackwardRows {
       kernels.add_sums[c.weight_row](row.p, row.x, c.n, row.stats, c.weight, lanes,
                                      c.column == first);
     });
-    norm.table->reduce->fold_each(lanes, kNormLanes, 2, both);
+    fold(lanes, both);
   }
 
   // Pass 1 of rows of one chunk.
@@ -75,7 +83,7 @@ struct NormBackward : BackwardRows {
       });
       for (int64_t i = 0; i < n; ++i) {
         double both[2];
-        norm.table->reduce->fold_each(lanes[i], kNormLanes, 2, both);
+        fold(lanes[i], both);
         set_means(&some[i], both[0], both[1]);
       }
     }
