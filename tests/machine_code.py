@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import assembly
 import kernel_names
+from processes import output_of, run_program
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 if TOOLS.exists():
@@ -86,10 +87,7 @@ def kernels(path: Path, program: str) -> Iterator[Kernel]:
 
 def demangled(symbols: list[str]) -> list[str]:
     """The names as a compiler's messages have them."""
-    done = subprocess.run(
-        ["c++filt"], input="\n".join(symbols), check=True, capture_output=True, text=True
-    )
-    return done.stdout.splitlines()
+    return output_of(run_program("c++filt", input="\n".join(symbols))).splitlines()
 
 
 def fp64_of_loops(function: sass.Function, item: int, *, halves: bool = False) -> list[float]:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import each_family, first_of_families
-from processes import run_python
+from processes import python_output, run_python
 
 import fastact as fa
 from fastact.measure import cases
@@ -378,11 +378,6 @@ def test_a_failure_in_a_program_is_its_error():
         fj.cross_entropy(jnp.ones((2, 3)), jnp.asarray([0, 7])).block_until_ready()
 
 
-def check(code: str) -> None:
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-
-
 def test_programs_are_kept_for_other_processes(tmp_path):
     """A text says all of a call, so that JAX's cache on disk serves another process."""
     code = dedent(f"""
@@ -395,9 +390,9 @@ def test_programs_are_kept_for_other_processes(tmp_path):
         y = jax.jit(lambda x: fj.layer_norm(x, eps=0.5, activation="leaky_relu"))(x)
         assert np.array_equal(y, fa.layer_norm(x, eps=0.5, activation="leaky_relu"))
     """)
-    check(code)
+    python_output(code)
     assert list(tmp_path.iterdir())
-    check(code)
+    python_output(code)
 
 
 @pytest.mark.parametrize(

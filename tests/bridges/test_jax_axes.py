@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import each_family
-from processes import run_python
+from processes import python_output
 
 import fastact as fa
 from fastact.measure import cases
@@ -189,8 +189,7 @@ for axes in ((0, 1), (2, 0)):
 
 
 def test_devices_part_such_arrays_as_they_lie():
-    done = run_python(PARTED)
-    assert done.returncode == 0, done.stderr
+    python_output(PARTED)
 
 
 SPREAD = """
@@ -262,8 +261,7 @@ GATHERED = {"batch_norm", "cross_entropy", "bias_grad"}
 def test_rows_of_several_devices_stay_where_they_are(function, names):
     """Of each op whose results have the rows; any other axis is gathered, with the same bits."""
     code = SPREAD.replace("NAMES", repr(" ".join(sorted(names))))
-    done = run_python(code.replace("FUNCTION", function))
-    assert done.returncode == 0, done.stderr
-    free = done.stdout.split()
+    told = python_output(code.replace("FUNCTION", function))
+    free = told.split()
     assert {*free} >= KEPT
     assert not GATHERED & {*free}

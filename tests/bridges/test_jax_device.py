@@ -6,7 +6,6 @@ What JAX does before a call, and what needs no device, is tested on the CPU (tes
 import ctypes
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 from calls import arguments_of
 from devices import EMULATED, to_emulated
-from processes import run_python
+from processes import output_of, python_output, run_program
 
 import fastact as fa
 from fastact.interop import devices
@@ -308,8 +307,7 @@ def test_it_is_registered_where_the_extension_is():
         import fastact.jax
         assert seen == [("fastact", "cpu"), ("fastact", "CUDA")], seen
     """)
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    python_output(code)
 
 
 # Our structures and fields, with XLA's names where those differ.
@@ -351,5 +349,4 @@ def test_the_structures_are_those_of_jaxlib(tmp_path):
     source = tmp_path / "same.cpp"
     source.write_text("\n".join([*lines, ""]))
     command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{sources}", f"-I{include}", source]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output_of(run_program(*command))

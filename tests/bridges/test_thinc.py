@@ -1,6 +1,5 @@
 """The backend for thinc: what it replaces is held against thinc's own."""
 
-import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import output_of, run_program
 
 thinc = pytest.importorskip("thinc")
 from thinc.api import Maxout, Mish, NumpyOps, chain, get_ops, use_ops  # noqa: E402
@@ -148,7 +148,4 @@ def test_thincs_own_tests(tmp_path):
         "thinc.tests.backends.test_ops",
     ]
     path = f"{tmp_path}:{Path(fa.__file__).parents[1]}"
-    done = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": path, "PATH": ""}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    output_of(run_program(*command, cwd=tmp_path, env={"PYTHONPATH": path, "PATH": ""}))

@@ -1,13 +1,12 @@
 """Element-wise ops as NumPy's ufuncs: what they tell, whom they ask, what libraries make of it."""
 
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ACTIVATIONS, assert_same_bits
+from processes import python_output
 
 import fastact as fa
 from fastact.measure.cases import sample
@@ -170,7 +169,7 @@ def test_the_call_by_its_name():
         "assert fa.mish.__call__(np.zeros(3)).shape == (3,)\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python_output(code)
 
 
 # --- subclasses of ndarray ------------------------------------------------------------------------

@@ -5,14 +5,13 @@ The runs are `thorough`, for they take 10 to 30 s each.
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import TIMEOUT
+from processes import output_of, run_program
 
 import fastact as fa
 from fastact.check.expected.common import ulp
@@ -32,9 +31,8 @@ EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
 def run(*arguments: str) -> dict[str, Any]:
     """What a campaign came to; its words where promises did not hold."""
     command = [sys.executable, str(TOOLS / "fuzz.py"), "--jobs", "1", "--json", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
-    summary: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    told = output_of(run_program(*command))
+    summary: dict[str, Any] = json.loads(told.splitlines()[-1])
     return summary
 
 

@@ -1,7 +1,6 @@
 """tools/gpu_check.py: its steps, of commands that need no GPU."""
 
 import re
-import subprocess
 import sys
 import time
 from importlib import import_module
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from devices import EMULATED
-from processes import TIMEOUT
+from processes import TIMEOUT, output_of, run_program
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 if not TOOLS.exists():
@@ -53,6 +52,5 @@ def test_the_cases_that_steps_name_are_there():
     cases = [case for case in cases if not re.search("float(16|64)-", case)]
     here = [case.replace("cuda-torch", "emulated-exchange") for case in cases]
     command = [*gpu_check.PYTEST, "-m", "", "--collect-only", *here]
-    done = subprocess.run(command, cwd=gpu_check.ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(here)} tests collected" in done.stdout
+    told = output_of(run_program(*command, cwd=gpu_check.ROOT))
+    assert f"{len(here)} tests collected" in told
