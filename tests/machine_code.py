@@ -10,9 +10,8 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +19,9 @@ from typing import NamedTuple
 import assembly
 import kernel_names
 from processes import output_of, run_program
+from source_tree import import_tool
 
-TOOLS = Path(__file__).resolve().parents[1] / "tools"
-if TOOLS.exists():
-    sys.path.insert(0, str(TOOLS))
-    sass = import_module("sass")
+sass = import_tool("sass")
 
 # The extension to read: where it is set, nothing may be missing.
 MODULE = "FASTACT_CUDA_MODULE"

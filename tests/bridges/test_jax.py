@@ -1,70 +1,32 @@
 """The bridge to JAX: every op in programs of XLA, by their specifications alone."""
 
 import re
-from collections.abc import Callable, Iterator
 from textwrap import dedent
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import back
 from conftest import each_family, first_of_families
+from jax_calls import called, differentiated, fj, jax, jnp, sample, with_float64
 from processes import python_output, run_python
 
 import fastact as fa
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
-jax = pytest.importorskip("jax")
-pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
-import fastact.jax as fj  # noqa: E402
-
-jnp = jax.numpy
-
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
 
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """JAX has it switched off, where nobody asks for it."""
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
-def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
-    """The arguments of a call by name."""
-    x, dy = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(dtype)
-    named: dict[str, Any] = cases.sample(op, x, dy)
-    return named
-
-
-def differentiated(op: Any, named: dict[str, Any]) -> list[str]:
-    """The arguments that get a gradient."""
-    return [n for n in named if n in op.differentiated or n in op.shares]
-
-
-def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., Any]:
-    """A call in JAX as a function of some of its arguments, that gives its arrays."""
-
-    def call(*values: Any) -> Any:
-        bound = op.bound("call", {**named, **dict(zip(names, values, strict=True))})
-        more = {"donate": True} if "donate" in named else {}
-        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords, **more))
-
-    return call
+float64 = pytest.fixture(autouse=True)(with_float64)
 
 
 def by_hand(op: Any, named: dict[str, Any], gradients: list[Any]) -> dict[str, Any]:
     """The gradients by the entry points for NumPy, for gradients of the results."""
     _, saved = op.bound("forward", named)()
-    given = {f"d{name}": g for name, g in zip(op.results, gradients, strict=True)}
-    given["dy"] = given.get("dy", tuple(gradients) if len(gradients) > 1 else gradients[0])
-    saved_by_name = dict(zip(op.saves, saved, strict=True))
-    found = op.bound("backward", {**named, **given, **saved_by_name})()
-    found = found if isinstance(found, tuple) else (found,)
+    found = arrays_of(back(op, named, saved, gradients)())
     of = dict(zip(op.differentiated, found, strict=False))
     known = dict(zip(op.results, gradients, strict=True)) | of
     return of | {name: known[other] for name, other in op.shares.items() if other in known}

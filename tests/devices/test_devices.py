@@ -3,7 +3,6 @@
 Results of kernels are tested where the CPU's are, over the same fixtures.
 """
 
-import os
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,12 @@ import pytest
 import torch
 from arrays import Elsewhere
 from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
-from devices import DEVICES, EMULATED, Plain, to_emulated
-from processes import run_python
+from devices import DEVICES, Plain, emulated, needs_emulation, to_emulated
+from processes import TESTS, python_output, python_path
 
 import fastact as fa
 from fastact.interop import devices
 
-emulated: Any = devices.emulate() if EMULATED else None
-needs_emulation = pytest.mark.skipif(
-    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
 needs_gpu = pytest.mark.skipif(bool(devices.cuda_why()), reason=devices.cuda_why() or "-")
 
 
@@ -176,9 +171,7 @@ def test_stream_objects(op):
 @needs_emulation
 def test_misaligned_items_are_refused(op, kind):
     held = np.zeros(41, np.uint8)
-    x = make(kind, held[1:].view(np.float32)) if kind is emulated.ExchangeArray else None
-    if x is None:
-        x = make(kind, held[1:].view(np.float32))
+    x = make(kind, held[1:].view(np.float32))
     with pytest.raises(ValueError, match="x must be aligned to its items of 4 bytes on a GPU"):
         op(x)
 
@@ -226,10 +219,7 @@ def test_a_gpu_array_without_extension_driver_or_device():
 
 
 def test_disabled_by_the_environment():
-    tests = os.path.dirname(os.path.dirname(__file__))
-    code = f"""
-import sys
-sys.path.append({tests!r})
+    code = """
 from arrays import Elsewhere
 import fastact as fa
 try:
@@ -237,13 +227,13 @@ try:
 except fa.CudaUnavailableError as error:
     print(error)
 """
-    done = run_python(code, FASTACT_DISABLE_CUDA="1")
-    assert "FASTACT_DISABLE_CUDA is set; unset it" in done.stdout, done.stderr
+    told = python_output(code, FASTACT_DISABLE_CUDA="1", PYTHONPATH=python_path(TESTS))
+    assert "FASTACT_DISABLE_CUDA is set; unset it" in told
 
 
 def test_the_driver_is_left_alone_until_a_gpu_array_comes():
     code = "import sys, fastact as fa; fa.mish([1.0]); print('fastact._cuda' in sys.modules)"
-    assert run_python(code).stdout.strip() == "False"
+    assert python_output(code).strip() == "False"
 
 
 # --- on a GPU alone -------------------------------------------------------------------------------

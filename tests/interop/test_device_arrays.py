@@ -5,7 +5,6 @@ Numba's own functions are held to have those parameters.
 """
 
 import inspect
-import os
 import sys
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -14,17 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from calls import arguments_of
-from devices import EMULATED, Plain, refuse_stream, to_emulated
-from processes import run_python
+from devices import EMULATED, Plain, emulated, needs_emulation, refuse_stream, to_emulated
+from processes import TESTS, output_of, run_python
 
 import fastact as fa
 from fastact.interop import devices, streams
 from fastact.ops.engine.op import arrays_of
 
-emulated: Any = devices.emulate() if EMULATED else None
-needs_emulation = pytest.mark.skipif(
-    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
 DEVICE = 1  # not the first one, which is everybody's default
 EXCHANGE = to_emulated(emulated.ExchangeArray, DEVICE) if EMULATED else None
 
@@ -365,8 +360,7 @@ for op in fa.ops.values():
             # float32 sums of a dozen numbers, in another order
             np.testing.assert_allclose(to_host(one), wanted, 1e-5, 1e-5, err_msg=op.name)
 """
-    tests = os.path.dirname(os.path.dirname(__file__))
-    done = run_python(code, PYTHONPATH=tests)
+    done = run_python(code, PYTHONPATH=str(TESTS))
     if done.returncode == 77:
         pytest.skip(f"{name} finds no GPU")
-    assert done.returncode == 0, done.stderr
+    output_of(done)

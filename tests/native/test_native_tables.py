@@ -5,24 +5,19 @@ Functions are called by their tables alone, so that one that is added is tested 
 """
 
 import re
-import sys
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from devices import EMULATED
+from source_tree import import_tool
 
 from fastact import _cpu
 from fastact._cpu import NativeCall
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-if not TOOLS.is_dir():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-
+import_tool("fuzzing")
 from fuzzing.native_calls import Block, DeviceBlock, Made, Maker, broken  # noqa: E402
 
 TABLES = _cpu.native_calls()

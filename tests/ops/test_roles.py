@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from calls import back
 from conftest import first_of_families
 from devices import DTYPES, FRAMEWORKS, Framework
 
@@ -28,17 +29,19 @@ CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def each(kept: Any) -> Any:
-    cases = [pytest.param(op, name, id=f"{op.name}-{name}") for op, name, r in ALL if kept(r, op)]
-    return pytest.mark.parametrize(("op", "name"), cases)
+    those = [(op, name) for op, name, role in ALL if kept(role, op, name)]
+    ids = [f"{op.name}-{name}" for op, name in those]
+    return pytest.mark.parametrize(("op", "name"), those, ids=ids)
 
 
 #: Those that broadcast.
-each_beside = each(lambda role, op: role.repeats)
-each_of_numbers = each(lambda role, op: role.repeats and not isinstance(role.also, validate.Only))
-each_of_integers = each(lambda role, op: "int64" in role.also)
-each_number = each(lambda role, op: role is validate.MASK)
-each_flag = each(lambda role, op: role.number)
-each_weights = each(lambda role, op: role.repeats and not role.number)
+each_beside = each(lambda role, *_: role.repeats)
+each_of_numbers = each(lambda role, *_: role.repeats and not isinstance(role.also, validate.Only))
+each_of_integers = each(lambda role, *_: "int64" in role.also)
+each_mask = each(lambda role, *_: role is validate.COUNTS)
+each_number = each(lambda role, *_: role is validate.MASK)
+each_flag = each(lambda role, *_: role.number)
+each_weights = each(lambda role, *_: role.repeats and not role.number)
 each_kernel = pytest.mark.parametrize("framework", KERNELS, ids=lambda f: f.name)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
@@ -68,11 +71,8 @@ def run(op: Any, framework: Framework, dtype: Any = np.float64, **more: Any) -> 
     dys: Any = tuple(0.5 + i for i, _ in enumerate(op.results))
     if "shape" in op.saves:  # of no array: a number would say of no framework
         dys = (framework.of(np.full(result.shape, 0.5, dtype)),)
-    gradients = dict(zip((f"d{n}" for n in op.results), dys, strict=True))
-    dys = {"dy": dys if len(dys) > 1 else dys[0]}
-    saved = dict(zip(op.saves, saved, strict=True))
-    back = op.bound("backward", {**named, **dys, **gradients, **saved})()
-    arrays = [a for part in (found, result, back) for a in arrays_of(part)]
+    gradients = back(op, named, saved, dys)()
+    arrays = [a for part in (found, result, gradients) for a in arrays_of(part)]
     return [framework.numpy(a) if hasattr(a, "dtype") else a for a in arrays if a is not None]
 
 
@@ -88,14 +88,7 @@ def has_sample(op: Any, name: str) -> bool:
     return isinstance(cases.sample(op, X, DY).get(name), np.ndarray)
 
 
-each_parameter = pytest.mark.parametrize(
-    ("op", "name"),
-    [
-        pytest.param(op, name, id=f"{op.name}-{name}")
-        for op, name, role in ALL
-        if role is validate.PARAMETER and has_sample(op, name)
-    ],
-)
+each_parameter = each(lambda role, op, name: role is validate.PARAMETER and has_sample(op, name))
 #: Numbers, by framework: beside arrays of others NumPy's numbers are NumPy's arrays.
 each_value = pytest.mark.parametrize(
     ("framework", "number"),
@@ -218,9 +211,7 @@ def test_a_bool_stands_for_as_many(op, name, framework, flag):
         same(run(op, framework, **{name: [flag]}), expected)
 
 
-@pytest.mark.parametrize(
-    ("op", "name"), [(op, n) for op, n, r in ALL if r is validate.COUNTS], ids=str
-)
+@each_mask
 @each_kernel
 def test_what_picks_is_of_bool(op, name, framework):
     words = rf"^fastact\.{op.name}: {name} must have dtype bool, got"

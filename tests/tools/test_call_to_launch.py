@@ -1,16 +1,13 @@
 """The tool that tells what calls on a device cost the host."""
 
 import sys
-from pathlib import Path
 
-import pytest
-from devices import EMULATED
+from devices import needs_emulation
 from processes import output_of, run_program
+from source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@needs_emulation
 def test_the_table():
     """Two ops: all that a call asks of a device is counted."""
     tool = [sys.executable, "-m", "benchmarks.call_to_launch", "--rounds", "1"]

@@ -6,22 +6,18 @@ The runs are `thorough`, for they take 10 to 30 s each.
 import importlib.util
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from processes import output_of, run_program
+from source_tree import TOOLS, import_tool
 
 import fastact as fa
 from fastact.check.expected.common import ulp
 from fastact.ops.engine.entry import OF_X, TOLD
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-if not TOOLS.is_dir():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-
+import_tool("fuzzing")
 from fuzzing import calls, campaign, cases, derivatives, judge  # noqa: E402
 
 # Promises that are known not to hold, by the check and where: none.

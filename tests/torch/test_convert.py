@@ -203,6 +203,12 @@ def everything(model: nn.Module) -> list[Any]:
     return [found, list(state), *keys]
 
 
+def assert_alike(ours: nn.Module, model: nn.Module, **tolerance: float) -> None:
+    (found, *keys), (exact, *theirs) = everything(ours), everything(model)
+    assert keys == theirs
+    torch.testing.assert_close(found, exact, **tolerance)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.* is deprecated")
 @pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
 @pytest.mark.parametrize("training", [True, False])
@@ -225,16 +231,12 @@ def test_beside_every_kind_of_hook(kind, at, training):
         assert (following in report.left) is is_hooked
     assert {m.training for m in ours.modules()} == {training}
     assert set(ours.state_dict()) == set(model.state_dict())
-    (found, *keys), (exact, *theirs) = everything(ours), everything(model)
-    assert keys == theirs
-    torch.testing.assert_close(found, exact)
+    assert_alike(ours, model)
     model.zero_grad()
     ours.zero_grad()
     fnn.revert(ours)
     assert repr(ours) == repr(model)
-    (found, *keys), (exact, *theirs) = everything(ours), everything(model)
-    assert keys == theirs
-    torch.testing.assert_close(found, exact, rtol=0, atol=0)
+    assert_alike(ours, model, rtol=0, atol=0)
 
 
 def test_a_forward_of_its_own_is_left():

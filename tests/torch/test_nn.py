@@ -203,10 +203,7 @@ def test_activation_behind(case, activation):
     own = parameters.get(activation, {})
     ours = cls(*case.args, **case.options, activation=activation, **own).double()
     ours.load_state_dict(theirs.state_dict())
-    x, y = (
-        case.inputs(torch.float64)[0].requires_grad_(),
-        case.inputs(torch.float64)[0].requires_grad_(),
-    )
+    x, y = (case.inputs(torch.float64)[0].requires_grad_() for _ in range(2))
     mine = ours(x)
     exact = getattr(torch.nn.functional, activation)(theirs(y), **own)
     assert_close(mine, exact, torch.float64)
