@@ -364,8 +364,7 @@ def test_images():
     ],
 )  # fmt: skip
 def test_moments_of_bad_values(arguments, error, words):
-    with pytest.raises(error, match=rf"^fastact\.Moments: .*{words}"):
-        fa.Moments(*arguments)
+    refused(rf"^fastact\.Moments: .*{words}", fa.Moments, *arguments, error=error)
 
 
 def test_moments_of_good_values():
@@ -383,21 +382,18 @@ def test_counts_beyond_2_to_53_are_exact_or_refused():
     assert fa.Moments.from_buffer(many.to_buffer(), ()) == many
     more = many.merge(fa.Moments(1, 0.0, 0.0))
     for call in (more.to_buffer, lambda: more.merge(fa.Moments(np.float64(1), 0.0, 0.0))):
-        with pytest.raises(ValueError, match=r"^fastact\.Moments: count must be .* float64 holds"):
-            call()
+        refused(r"^fastact\.Moments: count must be .* float64 holds", call, error=ValueError)
 
 
 def test_moments_merge_with_their_like():
     m = fa.moments(f32(3))
-    with pytest.raises(TypeError, match=r"Moments\.merge: other must be Moments, got ndarray of"):
-        m.merge(np.ones(1000))
+    refused(r"Moments\.merge: other must be Moments, got ndarray of", m.merge, np.ones(1000))
     with pytest.raises(
         TypeError, match=r"Moments\.merge: .* got self from numpy, other from torch"
     ):
         m.merge(fa.moments(torch.ones(3)))
     for parts in ([1.0], [m, None], 3):
-        with pytest.raises(TypeError, match=r"Moments\.merge_many: parts must be Moments, got"):
-            fa.Moments.merge_many(parts)
+        refused(r"Moments\.merge_many: parts must be Moments, got", fa.Moments.merge_many, parts)
 
 
 @pytest.mark.parametrize(
