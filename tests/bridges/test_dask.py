@@ -257,11 +257,15 @@ def test_weights_and_masks(op, chunks):
         named = {"axis": 0, **named}
         eager = {n: v.compute() if isinstance(v, da.Array) else v for n, v in named.items()}
         found, expected = dask.compute(op(lazy, **named), scheduler="sync")[0], op(x, **eager)
-        if isinstance(found, fa.Moments):
-            assert (found.count == expected.count).all()
-        for a, b in zip(*map(_arrays, (found, expected)), strict=True):
-            assert (a.shape, a.dtype) == (b.shape, b.dtype)
-            np.testing.assert_allclose(a, b, 4 * np.finfo(b.dtype).eps, 1e-9)
+        assert_near(found, expected)
+
+
+def assert_near(found: Any, expected: Any) -> None:
+    if isinstance(found, fa.Moments):
+        np.testing.assert_array_equal(found.count, expected.count)
+    for a, b in zip(*map(_arrays, (found, expected)), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a, b, 4 * np.finfo(b.dtype).eps, 1e-9)
 
 
 def _arrays(result: Any) -> tuple[Any, ...]:
@@ -326,11 +330,7 @@ def test_groups(op, chunks):
         eager = {n: v.compute() if isinstance(v, da.Array) else v for n, v in named.items()}
         found = dask.compute(op(lazy, groups=5, **named), scheduler="sync")[0]
         expected = op(x, groups=5, **eager)
-        if isinstance(found, fa.Moments):
-            np.testing.assert_array_equal(found.count, expected.count)
-        for a, b in zip(*map(_arrays, (found, expected)), strict=True):
-            assert (a.shape, a.dtype) == (b.shape, b.dtype)
-            np.testing.assert_allclose(a, b, 4 * np.finfo(b.dtype).eps, 1e-9)
+        assert_near(found, expected)
 
 
 @pytest.mark.parametrize("op", [op for op in SUMS if op in GROUPED], ids=lambda op: op.name)
