@@ -9,12 +9,12 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import pytest
+from processes import output_of, run_program
 
 from fastact import _cpu
 
@@ -101,14 +101,7 @@ def code_of(addresses: Mapping[Key, int]) -> tuple[Code, dict[Key, int]]:
 def disassemble(module: Path, start: int, stop: int) -> Code:
     """The instructions from `start` on, up to `stop`: addresses as the module's file has them."""
     command = ["objdump", "-d", "--no-show-raw-insn", f"--start-address={start}"]
-    return parse(
-        subprocess.run(
-            [*command, f"--stop-address={stop}", str(module)],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-    )
+    return parse(output_of(run_program(*command, f"--stop-address={stop}", module)))
 
 
 def parse(listing: str) -> Code:

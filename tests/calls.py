@@ -1,6 +1,6 @@
 """Ways to call each op, by the sample of its spec, on data of two axes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,23 @@ def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
     named = sample(op, x, dy)
     if entry == "backward":
         result, saved = op.bound("forward", named)()
-        gradients = tuple(array.astype(dtype) for array in map(np.asarray, arrays_of(result)))
-        incoming = {f"d{n}": g for n, g in zip(op.results, gradients, strict=True)}
-        incoming.setdefault("dy", gradients if len(gradients) > 1 else gradients[0])
-        named = {**named, **incoming, **dict(zip(op.saves, saved, strict=True))}
-    bound = op.bound(entry, named)
+        dys = [array.astype(dtype) for array in map(np.asarray, arrays_of(result))]
+        bound = back(op, named, saved, dys)
+    else:
+        bound = op.bound(entry, named)
     return bound.args, bound.keywords
+
+
+def incoming(op: Any, dys: Sequence[Any]) -> dict[str, Any]:
+    """The gradients of the results, by whichever names backward takes them."""
+    by_name = {f"d{n}": dy for n, dy in zip(op.results, dys, strict=True)}
+    return {"dy": tuple(dys) if len(dys) > 1 else dys[0], **by_name}
+
+
+def back(op: Any, named: dict[str, Any], saved: Any, dys: Sequence[Any]) -> Any:
+    """A call of backward for what forward saved, given the gradients of the results."""
+    kept = dict(zip(op.saves, saved, strict=True))
+    return op.bound("backward", {**named, **incoming(op, dys), **kept})
 
 
 def uncached(run: Callable[[], Any]) -> Any:

@@ -93,15 +93,18 @@ def from_torch(tensor: torch.Tensor) -> np.ndarray:
 
 
 EMULATED = find_spec("fastact._cuda_emulated") is not None and not FORCED_ISA
+emulated: Any = devices.emulate() if EMULATED else None
+needs_emulation = pytest.mark.skipif(
+    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
+)
 
 
 def _emulated() -> list[Framework]:
     if not EMULATED:
         return []
-    module = devices.emulate()
     return [
-        Framework("emulated-exchange", to_emulated(module.ExchangeArray), _from_emulated, False),
-        Framework("emulated-dlpack", _wrapped(to_emulated(module.Array)), _from_emulated, False),
+        Framework("emulated-exchange", to_emulated(emulated.ExchangeArray), _from_emulated, False),
+        Framework("emulated-dlpack", _wrapped(to_emulated(emulated.Array)), _from_emulated, False),
     ]
 
 

@@ -1,9 +1,11 @@
-"""A call wherever kernels run, judged by the bounds that its op states."""
+"""A call wherever kernels run, judged by the bounds that its op states; and one that is refused."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
+from calls import incoming
 from devices import FRAMEWORKS, Framework
 
 import fastact as fa
@@ -50,16 +52,30 @@ def assert_right(
     found = {**saved, **dict(zip(op.results, parts, strict=False))}
     judged = expected(case)
     if dys:
-        incoming = {f"d{n}": dy for n, dy in zip(op.results, dys, strict=True)}
-        incoming = {"dy": tuple(dys) if len(dys) > 1 else dys[0], **incoming}
-        gradients = arrays_of(run("backward", {**named, **saved, **incoming}))
+        given = incoming(op, dys)
+        gradients = arrays_of(run("backward", {**named, **saved, **given}))
         for name, gradient in zip(op.gradients, gradients, strict=False):
             if gradient is not None:
                 found[name], like = np.asarray(place.numpy(gradient)), named.get(name[1:], x)
                 assert found[name].dtype == (dtype if like is x else like.dtype), name
                 assert found[name].shape == like.shape, name
-        judged |= expected(case.at("backward", **saved, **incoming, before=named))
+        judged |= expected(case.at("backward", **saved, **given, before=named))
     off = {n: one.error(found[n]) for n, one in judged.items() if found.get(n) is not None}
     assert off
     assert max(off.values()) <= 1, (op.name, off)
     return found
+
+
+def refused(
+    words: str,
+    call: Callable[..., Any],
+    *args: Any,
+    error: Any = TypeError,
+    longest: int = 400,
+    **named: Any,
+) -> None:
+    """Assert that a call is refused, and again by what it may have left behind."""
+    for _ in range(5):
+        with pytest.raises(error, match=words) as caught:
+            call(*args, **named)
+        assert len(str(caught.value)) < longest

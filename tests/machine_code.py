@@ -10,20 +10,18 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import assembly
 import kernel_names
+from processes import output_of, run_program
+from source_tree import import_tool
 
-TOOLS = Path(__file__).resolve().parents[1] / "tools"
-if TOOLS.exists():
-    sys.path.insert(0, str(TOOLS))
-    sass = import_module("sass")
+sass = import_tool("sass")
 
 # The extension to read: where it is set, nothing may be missing.
 MODULE = "FASTACT_CUDA_MODULE"
@@ -86,10 +84,7 @@ def kernels(path: Path, program: str) -> Iterator[Kernel]:
 
 def demangled(symbols: list[str]) -> list[str]:
     """The names as a compiler's messages have them."""
-    done = subprocess.run(
-        ["c++filt"], input="\n".join(symbols), check=True, capture_output=True, text=True
-    )
-    return done.stdout.splitlines()
+    return output_of(run_program("c++filt", input="\n".join(symbols))).splitlines()
 
 
 def fp64_of_loops(function: sass.Function, item: int, *, halves: bool = False) -> list[float]:

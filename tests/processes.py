@@ -1,13 +1,17 @@
-"""Python in a process of its own, and how much memory a call takes."""
+"""Programs in processes of their own, and how much memory a call takes."""
 
 import os
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import distributed
 
 TIMEOUT = 600  # seconds; a deadlock takes for ever, a loaded machine tens of what an idle one takes
 
@@ -46,12 +50,51 @@ HELD = """def peak():
 """
 
 
-def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
+Run = subprocess.CompletedProcess[str]
+
+
+def run_program(*command: object, **options: Any) -> Run:
+    """A program's end and what it wrote; options are those of `subprocess.run`."""
+    options = {"capture_output": True, "text": True, "timeout": TIMEOUT, "check": False, **options}
+    return subprocess.run([*map(str, command)], **options)
+
+
+def run_python(code: str, **environ: str) -> Run:
+    return run_program(sys.executable, "-c", code, env={**os.environ, **environ})
+
+
+def output_of(done: Run) -> str:
+    """What a program wrote, which must have succeeded."""
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def python_output(code: str, **environ: str) -> str:
+    return output_of(run_python(code, **environ))
+
+
+def python_path(*folders: object) -> str:
+    """PYTHONPATH for a process that finds the modules in these folders, and those of this one."""
+    return os.pathsep.join([*map(str, folders), *filter(None, sys.path)])
+
+
+#: The folder of the tests' own modules.
+TESTS = Path(__file__).parent
+
+
+def join_pair(rank: int, folder: str) -> None:
+    """Make this process, which computes with one thread, one of two that exchange by gloo."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=TIMEOUT),
     )
+
+
+def found_by_pair(process: Callable[..., None], folder: Path, *arguments: Any) -> list[Any]:
+    """What each of two processes has saved in a file of the folder, which its rank names."""
+    torch.multiprocessing.spawn(process, (str(folder), *arguments), nprocs=2)
+    return [torch.load(folder / str(rank)) for rank in range(2)]

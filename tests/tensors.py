@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fastact as fa
 from fastact.measure import cases
@@ -34,6 +35,18 @@ def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., An
     return lambda *values: arrays_of(
         op.bound("call", {**named, **dict(zip(names, values, strict=True))})()
     )
+
+
+class Dispatched(TorchDispatchMode):
+    """The names of what torch dispatches meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def leaves(named: dict[str, Any], names: list[str]) -> list[torch.Tensor]:

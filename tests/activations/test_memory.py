@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import by_representatives, sample
-from processes import HELD, OBJECTS, peak, reads_proc, run_python
+from processes import HELD, OBJECTS, peak, python_output, reads_proc
 
 SIZE = 4_000_000
 
@@ -48,9 +48,7 @@ for _ in range(3):
     op(x, out=out); op.backward(dy, x, out=out); op.backward(dy, x, out=out, accumulate=True)
 print(peak() - before)
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < SIZE  # a quarter of one float32 array
+    assert int(python_output(code)) < SIZE  # a quarter of one float32 array
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other habits")
@@ -61,7 +59,7 @@ def test_fresh_tensors_take_no_new_pages():
     """
     huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     has_huge_pages = huge.exists() and "[never]" not in huge.read_text()
-    done = run_python(f"""
+    told = python_output(f"""
 import resource, torch, fastact as fa
 def faults(call, few):
     for _ in range(12):  # until malloc has learnt the size
@@ -83,6 +81,5 @@ for megabytes in (2, 5, 7, 15, 30, *{[64] * has_huge_pages}):
     ):
         print(megabytes, faults(call, few), few)
 """)
-    assert done.returncode == 0, done.stderr
-    counted = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    counted = [tuple(map(int, line.split())) for line in told.splitlines()]
     assert all(faults < few for _, faults, few in counted), counted

@@ -1,70 +1,33 @@
 """The bridge to JAX: every op in programs of XLA, by their specifications alone."""
 
 import re
-from collections.abc import Callable, Iterator
 from textwrap import dedent
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import back
 from conftest import each_family, first_of_families
-from processes import run_python
+from jax_calls import called, differentiated, fj, jax, jnp, sample, with_float64
+from judged import refused
+from processes import python_output, run_python
 
 import fastact as fa
 from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
-jax = pytest.importorskip("jax")
-pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
-import fastact.jax as fj  # noqa: E402
-
-jnp = jax.numpy
-
 each_op = pytest.mark.parametrize("op", fa.ops.values(), ids=lambda op: op.name)
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
 
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """JAX has it switched off, where nobody asks for it."""
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
-
-
-def sample(op: Any, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
-    """The arguments of a call by name."""
-    x, dy = np.random.default_rng(seed).normal(size=(2, 3, 4)).astype(dtype)
-    named: dict[str, Any] = cases.sample(op, x, dy)
-    return named
-
-
-def differentiated(op: Any, named: dict[str, Any]) -> list[str]:
-    """The arguments that get a gradient."""
-    return [n for n in named if n in op.differentiated or n in op.shares]
-
-
-def called(op: Any, named: dict[str, Any], names: list[str]) -> Callable[..., Any]:
-    """A call in JAX as a function of some of its arguments, that gives its arrays."""
-
-    def call(*values: Any) -> Any:
-        bound = op.bound("call", {**named, **dict(zip(names, values, strict=True))})
-        more = {"donate": True} if "donate" in named else {}
-        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords, **more))
-
-    return call
+float64 = pytest.fixture(autouse=True)(with_float64)
 
 
 def by_hand(op: Any, named: dict[str, Any], gradients: list[Any]) -> dict[str, Any]:
     """The gradients by the entry points for NumPy, for gradients of the results."""
     _, saved = op.bound("forward", named)()
-    given = {f"d{name}": g for name, g in zip(op.results, gradients, strict=True)}
-    given["dy"] = given.get("dy", tuple(gradients) if len(gradients) > 1 else gradients[0])
-    saved_by_name = dict(zip(op.saves, saved, strict=True))
-    found = op.bound("backward", {**named, **given, **saved_by_name})()
-    found = found if isinstance(found, tuple) else (found,)
+    found = arrays_of(back(op, named, saved, gradients)())
     of = dict(zip(op.differentiated, found, strict=False))
     known = dict(zip(op.results, gradients, strict=True)) | of
     return of | {name: known[other] for name, other in op.shares.items() if other in known}
@@ -249,8 +212,7 @@ def test_numbers(x64):
         compiled = jax.jit(lambda given=given: fj.mish(given))
         for y in (fj.mish(given), fj.mish.forward(given)[0], compiled()):
             assert same_bits(y, fa.mish(np.asarray(given, dtype)))
-    with pytest.raises(TypeError, match=r"fastact\.mish: x must have dtype .* complex64"):
-        fj.mish(np.complex64(1))
+    refused(r"fastact\.mish: x must have dtype .* complex64", fj.mish, np.complex64(1))
     x = jnp.linspace(-2, 2, 12, dtype="float16").reshape(3, 4)
     for dy in (2.0, 2, np.float32(2)):
         assert same_bits(fj.mish.backward(dy, x), fa.mish.backward(2.0, np.asarray(x)))
@@ -321,8 +283,7 @@ def test_errors_are_the_ops():
         (AttributeError, "has no attribute 'mush'", lambda: fj.mush),
     ):  # fmt: skip
         for run in (call, jax.jit(call)):
-            with pytest.raises(error, match=words):
-                run()
+            refused(words, run, error=error)
 
 
 def test_moments_with_a_count_each():
@@ -353,8 +314,7 @@ def test_float64_that_is_switched_off():
     x = jnp.ones((3, 4))
     assert fj.mean_var(x)[0].dtype == np.float32
     assert fj.mish(np.ones(3)).dtype == np.float32  # as JAX has it
-    with pytest.raises(TypeError, match=r"fastact\.jax\.moments: .*jax_enable_x64"):
-        fj.moments(x)
+    refused(r"fastact\.jax\.moments: .*jax_enable_x64", fj.moments, x)
 
 
 @each_family
@@ -378,11 +338,6 @@ def test_a_failure_in_a_program_is_its_error():
         fj.cross_entropy(jnp.ones((2, 3)), jnp.asarray([0, 7])).block_until_ready()
 
 
-def check(code: str) -> None:
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-
-
 def test_programs_are_kept_for_other_processes(tmp_path):
     """A text says all of a call, so that JAX's cache on disk serves another process."""
     code = dedent(f"""
@@ -395,9 +350,9 @@ def test_programs_are_kept_for_other_processes(tmp_path):
         y = jax.jit(lambda x: fj.layer_norm(x, eps=0.5, activation="leaky_relu"))(x)
         assert np.array_equal(y, fa.layer_norm(x, eps=0.5, activation="leaky_relu"))
     """)
-    check(code)
+    python_output(code)
     assert list(tmp_path.iterdir())
-    check(code)
+    python_output(code)
 
 
 @pytest.mark.parametrize(
@@ -459,8 +414,7 @@ def test_dtype(op):
         for y, of in zip(stacked, arrays_of(expected), strict=True):
             np.testing.assert_array_equal(y[1], of)
     jax.config.update("jax_enable_x64", False)
-    with pytest.raises(TypeError, match="float64, which JAX has switched off"):
-        call(jnp.asarray(x), "float64")
+    refused("float64, which JAX has switched off", call, jnp.asarray(x), "float64")
 
 
 @pytest.mark.parametrize(

@@ -1,45 +1,18 @@
 """Axes of batches and of several devices: every op of JAX's bridge, without a copy or a gather."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import each_family
-from processes import run_python
+from jax_calls import called, fj, jax, jnp, sample, with_float64
+from processes import python_output
 
 import fastact as fa
-from fastact.measure import cases
 from fastact.ops.engine.op import arrays_of
 
-jax = pytest.importorskip("jax")
-pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
-from jax.test_util import check_grads  # noqa: E402
-
-import fastact.jax as fj  # noqa: E402
-
-jnp = jax.numpy
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """Which some results are."""
-    with jax.enable_x64(True):
-        yield
-
-
-def sample(op: Any) -> dict[str, Any]:
-    x, dy = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    named: dict[str, Any] = cases.sample(op, x, dy)
-    return named
-
-
-def of_first(op: Any, named: dict[str, Any], value: Any) -> tuple[Any, ...]:
-    """The results of a call with another first array."""
-    bound = op.bound("call", {**named, next(iter(named)): value})
-    made: tuple[Any, ...] = arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
-    return made
+float64 = pytest.fixture(autouse=True)(with_float64)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +20,8 @@ def of_first(op: Any, named: dict[str, Any], value: Any) -> tuple[Any, ...]:
 )
 def test_groups(op):
     """Their bits in what JAX compiles and batches, and their gradients."""
+    from jax.test_util import check_grads
+
     x, labels = np.random.default_rng(1).normal(size=(2, 6, 5)), np.array([0, 1, 2, 0, 1, -1])
     both = np.stack([labels, labels[::-1]])
 
@@ -65,13 +40,13 @@ def test_groups(op):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_batch_along_any_axis(op, axis):
     """The first array alone, and its gradient, have the bits of one example after another."""
-    named = sample(op)
-    x = next(iter(named.values()))
+    named = sample(op, np.float32)
+    first, x = next(iter(named.items()))
     examples = [x, 2 * x, x + 1, x]  # weights stay positive; as many as a row has, which broadcast
     stack = np.stack(examples, axis)
 
     def both(value: Any) -> Any:
-        made, pull = jax.vjp(lambda v: of_first(op, named, v), value)
+        made, pull = jax.vjp(called(op, named, [first]), value)
         return made, pull(tuple(jnp.ones_like(y) for y in made))
 
     got = jax.tree.leaves(jax.jit(jax.vmap(both, axis))(stack))
@@ -90,15 +65,12 @@ STACKED = [
 @pytest.mark.parametrize("axis", [1, 2])
 def test_the_axis_of_a_batch_stays(op, axis):
     """Where all arrays have it there, the call takes them as they lie."""
-    named = sample(op)
+    named = sample(op, np.float32)
     named.pop("sink", None)  # which has an axis less
     x = next(iter(named.values()))
     alike = [n for n, v in named.items() if isinstance(v, np.ndarray) and v.shape == x.shape]
     stacks = {name: np.stack([named[name]] * 5, axis) for name in alike}
-
-    def call(*values: Any) -> Any:
-        bound = op.bound("call", {**named, **dict(zip(alike, values, strict=True))})
-        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
+    call = called(op, named, alike)
 
     def in_front(*values: Any) -> Any:
         return jax.make_jaxpr(jax.vmap(call))(*(np.moveaxis(v, axis, 0) for v in values))
@@ -189,8 +161,7 @@ for axes in ((0, 1), (2, 0)):
 
 
 def test_devices_part_such_arrays_as_they_lie():
-    done = run_python(PARTED)
-    assert done.returncode == 0, done.stderr
+    python_output(PARTED)
 
 
 SPREAD = """
@@ -262,8 +233,6 @@ GATHERED = {"batch_norm", "cross_entropy", "bias_grad"}
 def test_rows_of_several_devices_stay_where_they_are(function, names):
     """Of each op whose results have the rows; any other axis is gathered, with the same bits."""
     code = SPREAD.replace("NAMES", repr(" ".join(sorted(names))))
-    done = run_python(code.replace("FUNCTION", function))
-    assert done.returncode == 0, done.stderr
-    free = done.stdout.split()
-    assert {*free} >= KEPT
-    assert not GATHERED & {*free}
+    free = {*python_output(code.replace("FUNCTION", function)).split()}
+    assert free >= KEPT
+    assert not GATHERED & free

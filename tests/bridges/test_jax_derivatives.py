@@ -1,32 +1,21 @@
 """Forward mode, second derivatives and their mixtures, of every op, in float64."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import each_family, first_of_families
+from jax_calls import called, differentiated, fj, jax, jnp, with_float64
 
 import fastact as fa
 from fastact.measure import cases
-from fastact.ops.engine.op import arrays_of
-
-jax = pytest.importorskip("jax")
-pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
-import jax.numpy as jnp  # noqa: E402
-
-import fastact.jax as fj  # noqa: E402
 
 X = np.array([[-1.95, -0.95], [0.05, 1.05]])  # away from corners
 
 
-@pytest.fixture(autouse=True)
-def doubles() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
+float64 = pytest.fixture(autouse=True)(with_float64)
 
 
 def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -35,14 +24,8 @@ def function_of(op: Any, **options: Any) -> tuple[Callable[..., Any], tuple[Any,
     named = {**cases.sample(op, x, dy), **options}
     if op.writes(named):
         named |= dict.fromkeys(op.written)  # arrays of JAX are not written
-    moving = [n for n in named if n in op.differentiated or n in op.shares]
-    names = [n for n in moving if hasattr(named[n], "shape")]
-
-    def call(*values: Any) -> Any:
-        bound = op.bound("call", {**named, **dict(zip(names, values, strict=True))})
-        return arrays_of(getattr(fj, op.name)(*bound.args, **bound.keywords))
-
-    return call, tuple(jnp.asarray(named[name]) for name in names)
+    names = [n for n in differentiated(op, named) if hasattr(named[n], "shape")]
+    return called(op, named, names), tuple(jnp.asarray(named[name]) for name in names)
 
 
 def directions(arrays: Any) -> tuple[Any, ...]:

@@ -6,8 +6,6 @@ What JAX does before a call, and what needs no device, is tested on the CPU (tes
 import ctypes
 import json
 import shutil
-import subprocess
-from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from textwrap import dedent
@@ -17,22 +15,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from calls import arguments_of
-from devices import EMULATED, to_emulated
-from processes import run_python
+from devices import EMULATED, emulated, needs_emulation, to_emulated
+from jax_calls import jax, with_float64
+from processes import output_of, python_output, run_program
 
 import fastact as fa
+from fastact import _jax
 from fastact.interop import devices
+from fastact.jax import bridge, device
 from fastact.ops.engine.op import arrays_of
 
-jax = pytest.importorskip("jax")
-pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
-from fastact import _jax  # noqa: E402
-from fastact.jax import bridge, device  # noqa: E402
-
-needs_emulation = pytest.mark.skipif(
-    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
-emulated: Any = devices.emulate() if EMULATED else None
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 DEVICE = 1  # not the first one, which is everybody's default
 EXECUTE, PREPARE, BUFFER, TEXT = 3, 1, 1, 4
@@ -171,13 +163,7 @@ class Xla:
         return None if number is None else self.messages[number - 1]
 
 
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """JAX has it switched off, where nobody asks for it."""
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
+float64 = pytest.fixture(autouse=True)(with_float64)
 
 
 @pytest.fixture(autouse=True)
@@ -308,8 +294,7 @@ def test_it_is_registered_where_the_extension_is():
         import fastact.jax
         assert seen == [("fastact", "cpu"), ("fastact", "CUDA")], seen
     """)
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    python_output(code)
 
 
 # Our structures and fields, with XLA's names where those differ.
@@ -351,5 +336,4 @@ def test_the_structures_are_those_of_jaxlib(tmp_path):
     source = tmp_path / "same.cpp"
     source.write_text("\n".join([*lines, ""]))
     command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{sources}", f"-I{include}", source]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    output_of(run_program(*command))

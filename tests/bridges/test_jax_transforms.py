@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import REPRESENTATIVES
-from processes import TIMEOUT
+from processes import output_of, run_program
 
 import fastact as fa
 
@@ -24,17 +23,8 @@ PAGE = HERE.parents[1] / "docs/jax.md"
 
 def run(name: str, *arguments: str, stdin: str = "") -> str:
     """What a script beside this test writes, which has two devices."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / name), *arguments],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    return output_of(run_program(sys.executable, HERE / name, *arguments, env=env, input=stdin))
 
 
 def rows(page: str) -> Iterator[list[str]]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asserting import passes
+from judged import refused
 
 pytest.importorskip("sklearn")
 
@@ -201,5 +202,4 @@ def test_networks(activation):
 def test_networks_refused():
     with pytest.raises(TypeError, match="model must be an MLPClassifier or an MLPRegressor, got"):
         fs.MLPInference(StandardScaler())
-    with pytest.raises(ValueError, match="not fitted"):
-        fs.MLPInference(MLPClassifier())
+    refused("not fitted", fs.MLPInference, MLPClassifier(), error=ValueError)

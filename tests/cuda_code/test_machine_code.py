@@ -14,9 +14,6 @@ import kernel_names
 import machine_code
 import pytest
 
-if not machine_code.TOOLS.exists():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-
 SUMS = "sums and moments within 2^-46 of the magnitudes: in float32 7 to 25 instructions an element"
 BIAS = "the gradient of a bias, added up in double: in float32 7 to 13 instructions an element"
 OUT_OF_RANGE = "squares that leave the range of float32 are added up again in double, which is rare"

@@ -3,7 +3,6 @@
 Results of kernels are tested where the CPU's are, over the same fixtures.
 """
 
-import os
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,13 @@ import pytest
 import torch
 from arrays import Elsewhere
 from conftest import ACTIVATIONS, assert_same_bits, by_representatives, sample
-from devices import DEVICES, EMULATED, Plain, to_emulated
-from processes import run_python
+from devices import DEVICES, Plain, emulated, needs_emulation, to_emulated
+from judged import refused
+from processes import TESTS, python_output, python_path
 
 import fastact as fa
 from fastact.interop import devices
 
-emulated: Any = devices.emulate() if EMULATED else None
-needs_emulation = pytest.mark.skipif(
-    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
 needs_gpu = pytest.mark.skipif(bool(devices.cuda_why()), reason=devices.cuda_why() or "-")
 
 
@@ -120,23 +116,18 @@ def test_inputs_live_as_long_as_they_are_read(op, kind):
 def test_arrays_on_two_places(op, kind):
     here, there = (make(kind, sample(np.float32), device) for device in (0, 1))
     words = r"all arrays must be on one device, emulated:0, got (out|dy) on emulated:1"
-    with pytest.raises(ValueError, match=words):
-        op(here, out=there)
-    with pytest.raises(ValueError, match=words):
-        op.backward(there, here)
+    refused(words, op, here, out=there, error=ValueError)
+    refused(words, op.backward, there, here, error=ValueError)
     for _ in range(2):  # once the short cut knows the type
-        with pytest.raises(ValueError, match=words):
-            op(here, out=there)
+        refused(words, op, here, out=there, error=ValueError)
         op(here)
 
 
 @needs_gpu
 def test_cpu_with_gpu(op):
     x = torch.ones(3)
-    with pytest.raises(ValueError, match="one device, cuda:0, got out on cpu"):
-        op(x.cuda(), out=x)
-    with pytest.raises(ValueError, match="one device, cpu, got dy on cuda:0"):
-        op.backward(x.cuda(), x)
+    refused("one device, cuda:0, got out on cpu", op, x.cuda(), out=x, error=ValueError)
+    refused("one device, cpu, got dy on cuda:0", op.backward, x.cuda(), x, error=ValueError)
 
 
 @by_representatives
@@ -146,8 +137,7 @@ def test_streams_that_do_not_fit(op, kind):
     with pytest.raises(ValueError, match=r"stream must be of device 0.* got one of device 1"):
         op(x, stream=stream)
     for wrong in ("x", 1.5, -1, True):
-        with pytest.raises(TypeError, match=r"mish: stream must be a CUDA stream, .* got"):
-            fa.mish(x, stream=wrong)
+        refused(r"mish: stream must be a CUDA stream, .* got", fa.mish, x, stream=wrong)
     with pytest.raises(ValueError, match="stream must be None for arrays on the CPU"):
         op(np.ones(3), stream=stream)
     assert emulated.launches() == []
@@ -176,19 +166,15 @@ def test_stream_objects(op):
 @needs_emulation
 def test_misaligned_items_are_refused(op, kind):
     held = np.zeros(41, np.uint8)
-    x = make(kind, held[1:].view(np.float32)) if kind is emulated.ExchangeArray else None
-    if x is None:
-        x = make(kind, held[1:].view(np.float32))
-    with pytest.raises(ValueError, match="x must be aligned to its items of 4 bytes on a GPU"):
-        op(x)
+    x = make(kind, held[1:].view(np.float32))
+    refused("x must be aligned to its items of 4 bytes on a GPU", op, x, error=ValueError)
 
 
 @needs_emulation
 def test_read_only_arrays_are_refused_as_outputs(op):
     x = make(emulated.Array, sample(np.float32))
     out = Plain(make(emulated.Array, np.zeros(1000, np.float32)).held.view((1000,), (4,), 0, True))
-    with pytest.raises(ValueError, match="out must be writable"):
-        op(x, out=out)
+    refused("out must be writable", op, x, out=out, error=ValueError)
 
 
 @needs_emulation
@@ -226,10 +212,7 @@ def test_a_gpu_array_without_extension_driver_or_device():
 
 
 def test_disabled_by_the_environment():
-    tests = os.path.dirname(os.path.dirname(__file__))
-    code = f"""
-import sys
-sys.path.append({tests!r})
+    code = """
 from arrays import Elsewhere
 import fastact as fa
 try:
@@ -237,13 +220,13 @@ try:
 except fa.CudaUnavailableError as error:
     print(error)
 """
-    done = run_python(code, FASTACT_DISABLE_CUDA="1")
-    assert "FASTACT_DISABLE_CUDA is set; unset it" in done.stdout, done.stderr
+    told = python_output(code, FASTACT_DISABLE_CUDA="1", PYTHONPATH=python_path(TESTS))
+    assert "FASTACT_DISABLE_CUDA is set; unset it" in told
 
 
 def test_the_driver_is_left_alone_until_a_gpu_array_comes():
     code = "import sys, fastact as fa; fa.mish([1.0]); print('fastact._cuda' in sys.modules)"
-    assert run_python(code).stdout.strip() == "False"
+    assert python_output(code).strip() == "False"
 
 
 # --- on a GPU alone -------------------------------------------------------------------------------

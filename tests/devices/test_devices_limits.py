@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 from arrays import finite
 from conftest import assert_all_same_bits, sample
-from devices import DTYPES, EMULATED, to_emulated
+from devices import DTYPES, emulated, needs_emulation, to_emulated
 from processes import run_python
 
 import fastact as fa
 from fastact.interop import devices
 
-emulated: Any = devices.emulate() if EMULATED else None
-pytestmark = pytest.mark.skipif(
-    emulated is None, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
+pytestmark = needs_emulation
 
 # --- rows around every capacity -------------------------------------------------------------------
 

@@ -5,9 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import DTYPES, EMULATED, cupy_by, from_torch, hull, to_emulated, torch_on
-
-from fastact.interop import devices
+from devices import (
+    DTYPES,
+    cupy_by,
+    emulated,
+    from_torch,
+    hull,
+    needs_emulation,
+    to_emulated,
+    torch_on,
+)
 
 
 def layouts(dtype: np.dtype) -> dict[str, np.ndarray]:
@@ -95,11 +102,11 @@ def test_cupy(name, dtype):
     assert made.strides == array.strides
 
 
-@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@needs_emulation
 @each_dtype
 @pytest.mark.parametrize("name", NAMES)
 def test_emulated(name, dtype):
     array = layouts(dtype)[name]
-    made = to_emulated(devices.emulate().ExchangeArray)(array)
+    made = to_emulated(emulated.ExchangeArray)(array)
     assert made.tobytes() == array.tobytes()
     assert (made.shape, made.strides) == (array.shape, array.strides)

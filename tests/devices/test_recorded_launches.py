@@ -15,17 +15,13 @@ import numpy as np
 import pytest
 from arrangements import plain, shifted, stepped, transposed
 from calls import arguments_of, uncached
-from devices import EMULATED, to_emulated
+from devices import EMULATED, emulated, needs_emulation, to_emulated
 
 import fastact as fa
 from fastact import _cpu
-from fastact.interop import devices
 from fastact.ops.engine.op import arrays_of
 
-pytestmark = pytest.mark.skipif(
-    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
-emulated: Any = devices.emulate() if EMULATED else None
+pytestmark = needs_emulation
 
 ENTRIES = [
     (op, entry) for op in fa.ops.values() for entry in ("call", "forward", "backward")

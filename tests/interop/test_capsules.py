@@ -7,6 +7,7 @@ import capsules
 import numpy as np
 import pytest
 from asserting import passes
+from judged import refused
 
 import fastact as fa
 from fastact import _cpu
@@ -106,11 +107,9 @@ def test_what_is_no_capsule():
         def __dlpack__(self, **_):
             return 5
 
-    with pytest.raises(TypeError, match=r"fastact\.mish: x .*__dlpack__ must return a capsule"):
-        fa.mish(Odd())
+    refused(r"fastact\.mish: x .*__dlpack__ must return a capsule", fa.mish, Odd())
     for value in (None, 5, "dltensor", np.zeros(3)):
-        with pytest.raises(TypeError, match="must return a capsule"):
-            _cpu.View.from_capsule(value)
+        refused("must return a capsule", _cpu.View.from_capsule, value)
 
 
 def test_the_device_that_a_capsule_tells():

@@ -5,7 +5,6 @@ Numba's own functions are held to have those parameters.
 """
 
 import inspect
-import os
 import sys
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -14,17 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from calls import arguments_of
-from devices import EMULATED, Plain, refuse_stream, to_emulated
-from processes import run_python
+from devices import EMULATED, Plain, emulated, needs_emulation, refuse_stream, to_emulated
+from judged import refused
+from processes import TESTS, output_of, run_python
 
 import fastact as fa
 from fastact.interop import devices, streams
 from fastact.ops.engine.op import arrays_of
 
-emulated: Any = devices.emulate() if EMULATED else None
-needs_emulation = pytest.mark.skipif(
-    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
 DEVICE = 1  # not the first one, which is everybody's default
 EXCHANGE = to_emulated(emulated.ExchangeArray, DEVICE) if EMULATED else None
 
@@ -144,8 +140,7 @@ def test_layouts_and_outputs():
         assert out.held.tobytes() == fa.mish(seen).tobytes()
     assert fa.mish(of(x.T)).strides == x.T.strides
     assert fa.mish(of(x, strides=None)).held.tobytes() == fa.mish(x).tobytes()
-    with pytest.raises(ValueError, match="out must be writable"):
-        fa.mish(of(x), out=of(x, readonly=True))
+    refused("out must be writable", fa.mish, of(x), out=of(x, readonly=True), error=ValueError)
 
 
 @needs_emulation
@@ -201,8 +196,7 @@ def test_what_cannot_be_honoured_is_refused(name, monkeypatch):
         monkeypatch.setattr(devices, "_module", lambda: emulated)
     emulated.clear_launches()
     x = np.ones(4, np.float32)
-    with pytest.raises(TypeError, match=f"mish: x must be a dense array .*{words}"):
-        fa.mish(of(x, **told))
+    refused(f"mish: x must be a dense array .*{words}", fa.mish, of(x, **told))
     assert emulated.launches() == []
 
 
@@ -211,8 +205,7 @@ def test_nothing_is_copied_to_the_host():
     somewhere = SimpleNamespace(shape=(3,), strides=(4,), dtype="float32", data_ptr=4096)
     x = Interface(somewhere)
     if devices.cuda_why():
-        with pytest.raises(fa.CudaUnavailableError, match=r"array on cuda:0, but .*copy_to_host"):
-            fa.mish(x)
+        refused(r"array on cuda:0, but .*copy_to_host", fa.mish, x, error=fa.CudaUnavailableError)
     ones = np.ones(3, np.float32)
     for call in (
         lambda: fa.layer_norm(ones, x),
@@ -232,8 +225,7 @@ def test_who_makes_no_arrays_is_given_them():
         __module__ = "somebody.arrays"
 
     x = np.ones(4, np.float32)
-    with pytest.raises(TypeError, match=r"mish: out must be given, for somebody has no"):
-        fa.mish(Unknown(EXCHANGE(x)))
+    refused(r"mish: out must be given, for somebody has no", fa.mish, Unknown(EXCHANGE(x)))
     out = Unknown(EXCHANGE(np.zeros(4, np.float32)))
     fa.mish(Unknown(EXCHANGE(x)), out=out)
     assert out.held.tobytes() == fa.mish(x).tobytes()
@@ -365,8 +357,7 @@ for op in fa.ops.values():
             # float32 sums of a dozen numbers, in another order
             np.testing.assert_allclose(to_host(one), wanted, 1e-5, 1e-5, err_msg=op.name)
 """
-    tests = os.path.dirname(os.path.dirname(__file__))
-    done = run_python(code, PYTHONPATH=tests)
+    done = run_python(code, PYTHONPATH=str(TESTS))
     if done.returncode == 77:
         pytest.skip(f"{name} finds no GPU")
-    assert done.returncode == 0, done.stderr
+    output_of(done)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import EMULATED
+from judged import refused
 from native_tables import Block, DeviceBlock, Made, Maker, broken
 
 from fastact import _cpu
@@ -101,10 +102,8 @@ def test_arguments_that_are_missing_or_unknown(made):
     for name, facts in TABLES[right.name].items():
         fewer = {n: value for n, value in right.arguments.items() if n != name}
         if not facts["optional"]:
-            with pytest.raises(REFUSED, match=rf"{right.name}.* {name}\b"):
-                right.run(fewer)
-    with pytest.raises(TypeError, match=rf"{right.name} takes .*, got colour"):
-        right.run({**right.arguments, "colour": 1})
+            refused(rf"{right.name}.* {name}\b", right.run, fewer, error=REFUSED)
+    refused(rf"{right.name} takes .*, got colour", right.run, {**right.arguments, "colour": 1})
     with pytest.raises(ValueError, match=r"native functions are .*, got colour"):
         _cpu.native_call("colour", {})
 
@@ -137,10 +136,8 @@ def test_workspaces_that_are_short(made):
 def test_made_by_hand():
     call = _cpu.NativeCall()
     for use in (call.workspace_size, lambda: call.run(None, 0)):
-        with pytest.raises(ValueError, match="native_call makes one"):
-            use()
-    with pytest.raises(ValueError, match="native_loop makes one"):
-        _cpu.NativeLoop().run(0)
+        refused("native_call makes one", use, error=ValueError)
+    refused("native_loop makes one", _cpu.NativeLoop().run, 0, error=ValueError)
 
 
 def _parts(x: np.ndarray, y: np.ndarray) -> list[Any]:
@@ -172,5 +169,4 @@ def test_parts_that_lie_beyond_their_arrays():
     wrong += [(first, second * 2, first, 4, 1), (second, first, first, 4, 1)]
     wrong += [(first, [(other, None)], first, 3, 1) for other in (call, None)]
     for arguments in wrong:
-        with pytest.raises(ValueError, match="native_loop: "):
-            _cpu.native_loop(*arguments)
+        refused("native_loop: ", _cpu.native_loop, *arguments, error=ValueError)

@@ -116,19 +116,17 @@ def test_channels(here: Framework, dtype: Any, n: int, last: bool) -> None:
     x = np.stack([rows, rows[::-1]])  # (N, C, pixels)
     given = np.ascontiguousarray(np.moveaxis(x, 1, 2)) if last else x
     axis = 2 if last else 1
-    _, saved = fa.instance_norm.forward(here.of(given), channel_axis=axis)
-    mean, var = oracle(x, 2)
-    check(here.numpy(saved[1]).reshape(mean.shape), mean, saved_dtype(x))
-    check(here.numpy(saved[2]).reshape(mean.shape), 1 / np.sqrt(var + 1e-5), np.float32)
-    _, saved = fa.group_norm.forward(here.of(given), len(rows) // 3, channel_axis=axis)
-    mean, var = oracle(x.reshape(2, len(rows) // 3, -1), 2)
-    check(here.numpy(saved[1]).reshape(mean.shape), mean, saved_dtype(x))
-    check(here.numpy(saved[2]).reshape(mean.shape), 1 / np.sqrt(var + 1e-5), np.float32)
-    y, saved = fa.batch_norm.forward(here.of(given), None, None, training=True, channel_axis=axis)
-    mean, var = oracle(x, (0, 2))
-    check(here.numpy(saved[1]).reshape(mean.shape), mean, saved_dtype(x))
-    rstd = 1 / np.sqrt(var + 1e-5)
-    check(here.numpy(saved[2]).reshape(mean.shape), rstd, np.float32)
+    groups, training = len(rows) // 3, {"training": True}
+    for op, args, named, parted, over in (
+        (fa.instance_norm, (), {}, x, 2),
+        (fa.group_norm, (groups,), {}, x.reshape(2, groups, -1), 2),
+        (fa.batch_norm, (None, None), training, x, (0, 2)),
+    ):
+        y, saved = op.forward(here.of(given), *args, **named, channel_axis=axis)
+        mean, var = oracle(parted, over)
+        rstd = 1 / np.sqrt(var + 1e-5)
+        check(here.numpy(saved[1]).reshape(mean.shape), mean, saved_dtype(x))
+        check(here.numpy(saved[2]).reshape(mean.shape), rstd, np.float32)
     found = np.moveaxis(here.numpy(y), 2, 1) if last else here.numpy(y)
     with np.errstate(all="ignore"):
         expected = (x.astype(float) - mean) * rstd

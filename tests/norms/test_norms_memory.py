@@ -7,7 +7,7 @@ import calls
 import numpy as np
 import pytest
 from calls import OPS, parts
-from processes import HELD, OBJECTS, peak, reads_proc, run_python
+from processes import HELD, OBJECTS, peak, python_output, reads_proc
 
 import fastact as fa
 
@@ -68,8 +68,6 @@ for call, _, out in held:  # nothing is freed: what is allocated on top shows
         call(out=out)
 print(len(held), peak() - before)
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    count, grown = map(int, done.stdout.split())
+    count, grown = map(int, python_output(code).split())
     assert count == 2 * sum(op.family in ("norms", "reductions", "gates") for op in fa.ops.values())
     assert grown < rows * 40 * 4 / 2  # half of one array of the 2 * count that were written

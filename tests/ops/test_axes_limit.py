@@ -8,6 +8,7 @@ import pytest
 from arrangements import plain, reversed_, transposed
 from conftest import assert_same_bits
 from every import PLACES, Call, results
+from judged import refused
 
 import fastact as fa
 from fastact import _cpu
@@ -22,8 +23,7 @@ def test_a_shape_that_is_too_long():
     for op in (fa.sum, fa.bias_grad, fa.unbroadcast):
         words = f"fastact.{op.name}.backward: shape must have at most 64 axes, got "
         for count in (65, 100, 1000):
-            with pytest.raises(ValueError, match=re.escape(words + str(count))):
-                op.backward(1.0, (1,) * count)
+            refused(re.escape(words + str(count)), op.backward, 1.0, (1,) * count, error=ValueError)
             with pytest.raises(ValueError, match=re.escape(words + str(count))):
                 op.backward(np.ones(1), (1,) * count)
     with pytest.raises(ValueError, match=r"fastact.unbroadcast: shape must have at most 64 axes"):
@@ -102,8 +102,7 @@ def test_views_refuse_one_more():
         lambda: view.split_axis(0, 1),
         lambda: view.shaped((1,) * 65),
     ):
-        with pytest.raises(ValueError, match=words):
-            call()
+        refused(words, call, error=ValueError)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +128,7 @@ def test_views_refuse_one_more():
     ],
 )
 def test_views_refuse_what_they_do_not_have(call):
-    with pytest.raises(ValueError, match=r"\w"):
-        call(View.from_numpy(np.zeros((2, 4), np.float32)))
+    refused(r"\w", call, View.from_numpy(np.zeros((2, 4), np.float32)), error=ValueError)
 
 
 def test_memory_of_a_size_that_is_not():

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from devices import DTYPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import views
-from processes import TIMEOUT
+from processes import output_of, run_program
 from test_parameters import NUMBERS as OPTIONS
 
 import fastact as fa
@@ -392,11 +391,8 @@ print(calls, digest.hexdigest())
     environ = {k: v for k, v in os.environ.items() if k != "FASTACT_CALL_CACHE"}
     found = {}
     for setting in ({}, {"FASTACT_CALL_CACHE": "0"}):
-        run = subprocess.run(
-            [sys.executable, "-c", code], env=environ | setting, capture_output=True, text=True,
-            check=True, timeout=TIMEOUT,
-        )  # fmt: skip
-        found[len(setting)] = run.stdout.split()
+        run = run_program(sys.executable, "-c", code, env=environ | setting)
+        found[len(setting)] = output_of(run).split()
     assert int(found[0][0]) == 6  # three ops twice, and mish by the fast path
     assert int(found[1][0]) == 20
     assert found[0][1] == found[1][1]

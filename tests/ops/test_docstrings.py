@@ -5,12 +5,12 @@ import functools
 import inspect
 import pydoc
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from processes import output_of, run_program
 
 import fastact as fa
 from fastact.ops.engine import docstrings
@@ -132,13 +132,8 @@ def test_functools_copy_it():
 
 
 def run(code: str, *options: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *options, "-c", f"import fastact as fa\n{code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+    done = run_program(sys.executable, *options, "-c", f"import fastact as fa\n{code}")
+    return output_of(done).strip()
 
 
 def test_an_import_composes_nothing():

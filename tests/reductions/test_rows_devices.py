@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from arrangements import shifted
 from conftest import on_kernels
-from devices import EMULATED, to_emulated
+from devices import emulated, needs_emulation, to_emulated
 from sums import DEVICE_CASES
 
 import fastact as fa
-from fastact.interop.devices import emulate
 
 MOST = 8  # weighted terms that a thread takes
-needs_emulation = pytest.mark.skipif(
-    not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON, or FASTACT_ISA is set"
-)
 
 
 @on_kernels
@@ -45,9 +41,9 @@ def test_gradient_of_few_touching_terms_in_place(device):
 
 def symbols(call: Any) -> list[str]:
     """The kernels that a call on the emulated device launches."""
-    emulate().clear_launches()
+    emulated.clear_launches()
     call()
-    return [launch["symbol"] for launch in emulate().launches()]
+    return [launch["symbol"] for launch in emulated.launches()]
 
 
 @needs_emulation
@@ -55,7 +51,7 @@ def symbols(call: Any) -> list[str]:
 @pytest.mark.parametrize("elements", [2, 3, 4])
 def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
     """Where x begins at a multiple of 16 bytes, whatever the rows do; float64 nowhere."""
-    of, x = to_emulated(emulate().ExchangeArray), np.ones((515, elements), dtype)
+    of, x = to_emulated(emulated.ExchangeArray), np.ones((515, elements), dtype)
     for view, expected in ((x, x.itemsize < 8), (shifted(x), False)):
         first = symbols(lambda view=view: op(of(view), axis=1))[0]
         assert ("few_rows" in first) == expected
@@ -65,7 +61,7 @@ def test_rows_of_few_elements_stay_in_registers(op, elements, dtype):
 @pytest.mark.parametrize("terms", [1, 3, 4, 5, MOST, MOST + 1])
 def test_few_weighted_terms_belong_to_a_thread(dtype, terms):
     """A block has as many results as threads, and else as a warp has."""
-    device = emulate()
+    device = emulated
     of, x = to_emulated(device.ExchangeArray), np.ones((300, terms), dtype)
     given = {"weights": of(x), "where": of(np.ones(x.shape, bool))}
     device.clear_launches()

@@ -9,16 +9,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
 from calls import OPS
-from processes import TIMEOUT, is_editable, run_python
+from processes import TESTS, TIMEOUT, is_editable, python_output, python_path
 
 import fastact as fa
 
-PATHS = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+PATHS = python_path(TESTS)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 # Instrumented builds have allocators, stacks and address spaces of their own.
 SANITIZED = any(name in os.environ for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"))
@@ -50,9 +49,7 @@ def same(result, expected):
 
 
 def succeeds(code: str, **environ: str) -> str:
-    done = run_python(PRELUDE + code, PYTHONPATH=PATHS, **environ)
-    assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
-    return done.stdout
+    return python_output(PRELUDE + code, PYTHONPATH=PATHS, **environ)
 
 
 # --- signals and the end --------------------------------------------------------------------------
@@ -142,10 +139,9 @@ for _ in range(2):
 if {first!r} == "main":
     main()
 """
-    done = run_python(code, PYTHONPATH=PATHS)
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) <= {"works", "refused"}
-    assert len(done.stdout.split()) == 2
+    told = python_output(code, PYTHONPATH=PATHS).split()
+    assert set(told) <= {"works", "refused"}
+    assert len(told) == 2
 
 
 # --- threads and stacks ---------------------------------------------------------------------------

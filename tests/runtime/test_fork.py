@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from processes import TIMEOUT, run_python
+from processes import TESTS, TIMEOUT, python_output, python_path
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 
-TESTS = Path(__file__).parents[1]
 # Seconds that a child may take, of some milliseconds that it takes; what hangs does so for ever.
 PATIENCE = TIMEOUT // 4
 
@@ -43,8 +41,7 @@ leave.set()
 assert os.waitpid(child, 0)[1] == 0
 thread.join()
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    python_output(code)
 
 
 # The module lock of an import is held as long as the import takes.
@@ -68,9 +65,7 @@ print(*sorted(set(sys.modules) - before))
 
 
 def test_no_call_imports_anything():
-    done = run_python(IMPORTS, PYTHONPATH=os.pathsep.join([str(TESTS), *sys.path]))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    assert python_output(IMPORTS, PYTHONPATH=python_path(TESTS)).split() == []
 
 
 # Threads that call every op for the first time, in orders of their own, and then again and again;

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import run_python
+from processes import python_output, run_python
 
 import fastact as fa
 from fastact import _cpu
@@ -26,8 +26,7 @@ new = {name.partition(".")[0] for name in set(sys.modules) - before
        if getattr(sys.modules[name], "__file__", None)}
 assert new - set(sys.stdlib_module_names) <= {"fastact", "numpy"}, new
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    python_output(code)
 
 
 @pytest.mark.skipif(

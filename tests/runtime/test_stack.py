@@ -1,11 +1,7 @@
 """Kernels on threads with small stacks, as musl gives them, or OMP_STACKSIZE does."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from processes import TESTS, python_output, python_path
 
 from fastact import _cpu
 
@@ -46,13 +42,5 @@ thread.join()
 def test_every_family_on_a_small_stack():
     if _cpu.build_info()["openmp"] == 0:
         pytest.skip("built without OpenMP: there are no threads whose stacks are small")
-    here = str(Path(__file__).parents[1])
-    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    ran = subprocess.run(
-        [sys.executable, "-c", CODE],
-        env={**os.environ, "OMP_STACKSIZE": SMALL, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.strip() == "done"
+    told = python_output(CODE, OMP_STACKSIZE=SMALL, PYTHONPATH=python_path(TESTS))
+    assert told.strip() == "done"

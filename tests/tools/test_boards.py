@@ -11,15 +11,16 @@ from benchmarks.workloads import FAMILIES, norms, work
 from benchmarks.workloads.libraries import IDIOMS
 from benchmarks.workloads.work import Options
 from normed import NORMS
-from test_cli import ended
+from test_cli import ended, short_turns  # noqa: F401 - short_turns is a fixture
 
 import fastact as fa
-from fastact.bench import turns
 from fastact.measure import peers
 from fastact.measure.peers import COPY, FRESH, OURS
 
 SHAPED = [op for op in fa.ops.values() if op.family in ("reductions", "bias")]
 GATES = [op for op in fa.ops.values() if op.family == "gates"]
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 def refused(*words: str) -> subprocess.CompletedProcess[str]:
@@ -36,13 +37,9 @@ def small_shapes(monkeypatch):
     monkeypatch.setattr(shapes, "BIASED", (matrix, channels))
     monkeypatch.setattr(shapes, "MIDDLE", (shapes.Layout("middle", (2, 6, 5), ((1,),)),))
     monkeypatch.setattr(shapes, "WEIGHTS", (shapes.Layout("weights", (3, 3, 8)),))
-    monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
-    monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
 
 
-def test_bench(op, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
-    monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
+def test_bench(op, tmp_path, capsys):
     numbers = tmp_path / "bench.json"
     words = [op.name, "--sizes", "64,1000", "--peers", "numpy,torch", "--seconds", "0.001"]
     assert cli.main([*words, "--json", str(numbers)]) == 0
@@ -54,8 +51,6 @@ def test_bench(op, tmp_path, capsys, monkeypatch):
 
 
 def test_bench_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(turns, "_BATCH_SECONDS", 1e-6)
-    monkeypatch.setattr(turns, "_TURN_SECONDS", 1e-6)
     numbers, measured, measure = tmp_path / "bench.json", [], cpu.measure
     words = ["relu", "mish", "--sizes", "64", "--peers", "", "--seconds", "0.001"]
     words += ["--json", str(numbers)]

@@ -1,29 +1,18 @@
 """The tool that tells what calls on a device cost the host."""
 
-import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-from devices import EMULATED
-from processes import TIMEOUT
-
-ROOT = Path(__file__).resolve().parents[2]
+from devices import needs_emulation
+from processes import output_of, run_program
+from source_tree import ROOT
 
 
-@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@needs_emulation
 def test_the_table():
     """Two ops: all that a call asks of a device is counted."""
     tool = [sys.executable, "-m", "benchmarks.call_to_launch", "--rounds", "1"]
-    done = subprocess.run(
-        [*tool, "mish", "layer_norm"],
-        cwd=ROOT,
-        check=True,
-        timeout=TIMEOUT,
-        capture_output=True,
-        text=True,
-    )
-    table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    told = output_of(run_program(*tool, "mish", "layer_norm", cwd=ROOT))
+    table = [line for line in told.splitlines() if line.startswith("|")]
     header, _, *lines = (line.strip("| ").split(" | ") for line in table)
     assert header[:2] == ["call", "out="]
     assert [line[0] for line in lines] == [

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import ACTIVATIONS, ISAS, first_of_families
 from normed import NORMS
-from processes import TIMEOUT
+from processes import output_of, python_output, python_path, run_program
 
 import fastact as fa
 from fastact import _cpu, cli
@@ -30,14 +30,7 @@ SUMS = [op for op in SHAPED if is_sum(op)]
 
 
 def fastact(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fastact", *words],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return run_program(sys.executable, "-m", "fastact", *words, env={**os.environ, **environ})
 
 
 def refused(*words: str) -> subprocess.CompletedProcess[str]:
@@ -61,9 +54,7 @@ def ended(main, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_info():
-    done = fastact("info")
-    assert done.returncode == 0, done.stderr
-    assert fa.__version__ in done.stdout
+    assert fa.__version__ in output_of(fastact("info"))
     facts = json.loads(fastact("info", "--json").stdout)
     assert facts["isa"]["supported"] == list(_cpu.supported_isas())
     cuda = facts["cuda"]
@@ -81,9 +72,8 @@ def test_check_of_every_thousandth_input(op, tmp_path, capsys):
     # forward and derivative, float32 and float64; one summary of either direction
     details = [row for row in rows if row[2:3] in (["float32"], ["float64"])]
     assert len(details) == 4 * len(ISAS) * len(op.variants)
-    assert sum(row[1:2] in (["forward"], ["derivative"]) for row in rows) - len(details) == 2 * len(
-        op.variants
-    )
+    of_a_direction = sum(row[1:2] in (["forward"], ["derivative"]) for row in rows)
+    assert of_a_direction - len(details) == 2 * len(op.variants)
 
 
 @pytest.mark.parametrize("op", first_of_families(ACTIVATIONS))
@@ -172,8 +162,8 @@ def test_a_missing_extra_is_named(command, tmp_path):
     """Plots need matplotlib, and say so before anything is computed."""
     (tmp_path / "matplotlib").mkdir()
     (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not installed')\n")
-    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    done = fastact(command, "mish", "--plot", str(tmp_path / "plot.png"), PYTHONPATH=paths)
+    words = (command, "mish", "--plot", str(tmp_path / "plot.png"))
+    done = fastact(*words, PYTHONPATH=python_path(tmp_path))
     assert done.returncode != 0
     assert "fastact[bench]" in done.stderr
     assert done.stdout == ""
@@ -186,12 +176,10 @@ def test_what_an_extra_would_judge_is_left_out_without_it(family, every, tmp_pat
     """A plain wheel has NumPy alone."""
     for missing in ("mpmath", "ml_dtypes"):
         (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError(name={missing!r})\n")
-    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     checked = family if every else next(n for n, op in fa.ops.items() if op.family == family)
     words = ["check", checked, "--stride", "9973", "--isa", _cpu.isa()]
-    done = fastact(*words, PYTHONPATH=paths)
-    assert done.returncode == 0, done.stderr
-    assert "every bound holds" in done.stdout
+    done = output_of(fastact(*words, PYTHONPATH=python_path(tmp_path)))
+    assert "every bound holds" in done
 
 
 def test_nothing_but_numpy_is_imported():
@@ -202,8 +190,7 @@ def test_nothing_but_numpy_is_imported():
         "cli.main(['bench', 'relu', '--sizes', '64', '--peers', 'numpy', '--seconds', '0.001']); "
         "print({'torch', 'jax', 'matplotlib', 'rich'} & {*sys.modules})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")
+    assert python_output(code).endswith("set()\n")
 
 
 @pytest.fixture

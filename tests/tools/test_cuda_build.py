@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from processes import run_program
 
 CMAKE = Path(__file__).resolve().parents[2] / "cmake"
 if not CMAKE.exists() or shutil.which("cmake") is None:
@@ -20,11 +21,8 @@ def check(compiler: Path, wanted: str) -> tuple[int, str]:
     script.write_text(
         f"include({CMAKE / 'cuda_compiler.cmake'})\nmessage(STATUS CUDA=${{FASTACT_CUDA}})\n"
     )
-    done = subprocess.run(
-        ["cmake", f"-DFASTACT_CUDA={wanted}", f"-DCMAKE_CUDA_COMPILER={compiler}", "-P", script],
-        capture_output=True,
-        text=True,
-    )
+    given = (f"-DFASTACT_CUDA={wanted}", f"-DCMAKE_CUDA_COMPILER={compiler}")
+    done = run_program("cmake", *given, "-P", script)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 

@@ -1,12 +1,11 @@
 """The examples, each as a user runs it, to its closing line."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from processes import TIMEOUT
+from processes import output_of, run_program
 
 import fastact as fa
 
@@ -30,14 +29,8 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="tests away from t
 
 def run(example, *options, tmp_path):
     path = EXAMPLES / f"{example}.py"
-    return subprocess.run(
-        [sys.executable, str(path), "--quick", *options],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        cwd=tmp_path,
-        env={**os.environ, **ONE_THREAD},
-    )
+    command = (sys.executable, path, "--quick", *options)
+    return run_program(*command, cwd=tmp_path, env={**os.environ, **ONE_THREAD})
 
 
 # Each trains a network, and compares gradients by a torch of its own process: 5 to 22 s. A plain
@@ -54,14 +47,13 @@ def test_example(example, tmp_path):
     needs = COMPARED.get(example, "mish")
     if needs not in fa.ops:
         pytest.skip(f"this version has no {needs}")
-    done = run(example, tmp_path=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    *_, last = done.stdout.splitlines()
+    told = output_of(run(example, tmp_path=tmp_path))
+    *_, last = told.splitlines()
     assert last.startswith("test accuracy")
     assert last.endswith("passed")
     if example in COMPARED:
         pytest.importorskip("torch")
-        assert "gradients against torch's in float64" in done.stdout
+        assert "gradients against torch's in float64" in told
 
 
 def test_every_example_is_here():
@@ -75,6 +67,5 @@ def test_every_example_is_here():
 def test_larger_than_memory(example, tmp_path):
     pytest.importorskip("dask.array")
     pytest.importorskip(LARGE[example])
-    done = run(example, tmp_path=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith("passed")
+    told = output_of(run(example, tmp_path=tmp_path))
+    assert told.splitlines()[-1].endswith("passed")

@@ -5,24 +5,19 @@ The runs are `thorough`, for they take 10 to 30 s each.
 
 import importlib.util
 import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import TIMEOUT
+from processes import output_of, run_program
+from source_tree import TOOLS, import_tool
 
 import fastact as fa
 from fastact.check.expected.common import ulp
 from fastact.ops.engine.entry import OF_X, TOLD
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-if not TOOLS.is_dir():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-
+import_tool("fuzzing")
 from fuzzing import calls, campaign, cases, derivatives, judge  # noqa: E402
 
 # Promises that are known not to hold, by the check and where: none.
@@ -32,9 +27,8 @@ EMULATED = importlib.util.find_spec("fastact._cuda_emulated") is not None
 def run(*arguments: str) -> dict[str, Any]:
     """What a campaign came to; its words where promises did not hold."""
     command = [sys.executable, str(TOOLS / "fuzz.py"), "--jobs", "1", "--json", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
-    summary: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    told = output_of(run_program(*command))
+    summary: dict[str, Any] = json.loads(told.splitlines()[-1])
     return summary
 
 

@@ -1,21 +1,14 @@
 """tools/gpu_check.py: its steps, of commands that need no GPU."""
 
 import re
-import subprocess
 import sys
 import time
-from importlib import import_module
-from pathlib import Path
 
-import pytest
-from devices import EMULATED
-from processes import TIMEOUT
+from devices import needs_emulation
+from processes import TIMEOUT, output_of, run_program
+from source_tree import import_tool
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-if not TOOLS.exists():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-gpu_check = import_module("gpu_check")
+gpu_check = import_tool("gpu_check")
 
 
 def step(name, code):
@@ -45,7 +38,7 @@ def test_steps_pass_fail_or_have_no_time(tmp_path, capsys):
     assert "| good | not reached |" in page.read_text()
 
 
-@pytest.mark.skipif(not EMULATED, reason="built without FASTACT_CUDA_EMULATION=ON")
+@needs_emulation
 def test_the_cases_that_steps_name_are_there():
     """Under the emulated device's name, which has every kernel in float32."""
     steps = [*gpu_check.kernels("", ["relu"]), *gpu_check.bits(["relu"])]
@@ -53,6 +46,5 @@ def test_the_cases_that_steps_name_are_there():
     cases = [case for case in cases if not re.search("float(16|64)-", case)]
     here = [case.replace("cuda-torch", "emulated-exchange") for case in cases]
     command = [*gpu_check.PYTEST, "-m", "", "--collect-only", *here]
-    done = subprocess.run(command, cwd=gpu_check.ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(here)} tests collected" in done.stdout
+    told = output_of(run_program(*command, cwd=gpu_check.ROOT))
+    assert f"{len(here)} tests collected" in told

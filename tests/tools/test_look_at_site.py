@@ -1,10 +1,10 @@
 """tools/look_at_site.py: links that lead nowhere are found; the browser's part is not run here."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of, run_program
 
 TOOL = Path(__file__).parents[2] / "tools/look_at_site.py"
 
@@ -17,13 +17,12 @@ def looked(site, first):
     """What the tool says of two pages."""
     (site / "a.html").write_text(GOOD + first)
     (site / "b.html").write_text('<p id="here">b</p><a href="a.html">a</a>')
-    return subprocess.run([sys.executable, str(TOOL), str(site)], capture_output=True, text=True)
+    return run_program(sys.executable, TOOL, site)
 
 
 def test_links_that_lead_somewhere(tmp_path):
     done = looked(tmp_path, '<a href="#top">up</a>')
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 pages, 4 links" in done.stdout
+    assert "2 pages, 4 links" in output_of(done)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,11 @@
 """tools/mutants.py: its table applies to this tree, and it tells who was killed."""
 
 import subprocess
-import sys
-from importlib import import_module
-from pathlib import Path
 
 import pytest
+from source_tree import ROOT, import_tool
 
-ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "tools" / "mutants.py").exists():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(ROOT / "tools"))
-
-mutants = import_module("mutants")
+mutants = import_tool("mutants")
 
 # Two faults of a module, of which its tests see one.
 MODULE, TESTS = "/".join(("python", "sample.py")), "/".join(("tests", "test_sample.py"))

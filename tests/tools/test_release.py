@@ -1,18 +1,15 @@
 """tools/check_release.py: what is released has what it needs, and nothing else."""
 
 import subprocess
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
+from source_tree import import_tool
 
 import fastact as fa
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-check_release = pytest.importorskip("check_release")
+check_release = import_tool("check_release")
 
 MODULES = ["fastact/_cpu.abi.so", "fastact/_jax.abi.so", "fastact/__init__.py"]
 

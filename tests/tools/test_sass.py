@@ -1,17 +1,9 @@
 """tools/sass.py: what it reads in a listing of machine code, and where that leads."""
 
-import sys
-from importlib import import_module
-from pathlib import Path
-
 import pytest
+from source_tree import import_tool
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-if not TOOLS.exists():
-    pytest.skip("the tools are in the source tree only", allow_module_level=True)
-sys.path.insert(0, str(TOOLS))
-
-sass = import_module("sass")
+sass = import_tool("sass")
 
 # An aligned way with one load and one store, one with two narrow loads, a loop with one load, and a
 # branch around everything.

@@ -1,13 +1,12 @@
 """Every argument of every op in torch's transforms: optional arrays, numbers for arrays, axes."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from conftest import first_of_families
+from processes import python_output
 from tensors import sample
 
 import fastact as fa
@@ -237,4 +236,4 @@ for op in (fa.sum, fa.mean, fa.nansum, fa.sum_squares):
     assert op(x, dtype=torch.bfloat16).dtype is torch.bfloat16
 assert fa.sum(x.bfloat16()).dtype is torch.bfloat16
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    python_output(program)

@@ -1,12 +1,10 @@
 """Ops on tensors that lie in parts on two processes: values, gradients and strategies."""
 
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from processes import TIMEOUT
+from processes import found_by_pair, join_pair
 from tensors import differentiated, each_op, sample
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -168,14 +166,7 @@ def trained(model: nn.Module, x: torch.Tensor) -> list[Any]:
 
 def process(rank: int, folder: str, names: list[str]) -> None:
     """One of the two; leaves what it found in the folder."""
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=TIMEOUT),
-    )
+    join_pair(rank, folder)
     mesh = init_device_mesh("cpu", (2,))
     found: dict[str, Any] = {
         name: [step(fa.ops[name], spread(sample(fa.ops[name]), axis, mesh)) for axis in (0, 1)]
@@ -221,13 +212,7 @@ def batch() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the two processes found."""
-    return of_processes(tmp_path_factory.mktemp("gloo"), SENT)
-
-
-def of_processes(folder: Path, ops: list[Any]) -> list[dict[str, Any]]:
-    names = [op.name for op in ops]
-    torch.multiprocessing.spawn(process, (str(folder), names), nprocs=2)
-    return [torch.load(folder / str(rank)) for rank in range(2)]
+    return found_by_pair(process, tmp_path_factory.mktemp("gloo"), [op.name for op in SENT])
 
 
 def assert_as_the_whole(found: list[dict[str, Any]], ops: list[Any]) -> None:
@@ -245,7 +230,8 @@ def test_values_and_gradients_in_two_processes(found):
 @pytest.mark.thorough  # every op is called in two processes
 def test_those_of_all_ops(tmp_path):
     others = [op for op in OPS if op not in SENT]
-    assert_as_the_whole(of_processes(tmp_path, others), others)
+    found = found_by_pair(process, tmp_path, [op.name for op in others])
+    assert_as_the_whole(found, others)
 
 
 def test_parts_need_no_message(found):

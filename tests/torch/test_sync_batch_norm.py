@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import TIMEOUT
+from processes import TIMEOUT, found_by_pair, join_pair
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -71,14 +71,7 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def process(rank: int, folder: str) -> None:
     """One of the two; leaves what it found in the folder."""
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=SECONDS),
-    )
+    join_pair(rank, folder)
     impatient = distributed.new_group(timeout=timedelta(seconds=SECONDS))  # in which both meet
     distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), impatient)
     found: dict[str, Any] = {}
@@ -138,9 +131,7 @@ def data() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the two processes found."""
-    folder: Path = tmp_path_factory.mktemp("gloo")
-    torch.multiprocessing.spawn(process, (str(folder),), nprocs=2)
-    return [torch.load(folder / str(rank)) for rank in range(2)]
+    return found_by_pair(process, tmp_path_factory.mktemp("gloo"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -148,19 +139,17 @@ def test_as_one_process_with_the_whole_batch(found, name):
     options, dtype, sizes = CASES[name]
     whole = step(norm(fnn.BatchNorm1d, options, dtype), *batch(sizes, dtype))
     parts = [process[name] for process in found]
-    for of_examples, one in zip(
-        zip(*(part[0] for part in parts), strict=True), whole[0], strict=True
+    # Examples lie in parts, gradients are sums of parts, and buffers are equal.
+    for joined, ours, right in zip(
+        (torch.cat, sum, equal), zip(*parts, strict=True), whole, strict=True
     ):
-        assert_close(torch.cat(of_examples), one, dtype)
-    for gradients, one in zip(
-        zip(*(part[1] for part in parts), strict=True), whole[1], strict=True
-    ):
-        assert_close(sum(gradients), one, dtype)
-    for (first, second), one in zip(
-        zip(*(part[2] for part in parts), strict=True), whole[2], strict=True
-    ):
-        assert torch.equal(first, second)
-        assert_close(first, one, dtype)
+        for pair, one in zip(zip(*ours, strict=True), right, strict=True):
+            assert_close(joined(pair), one, dtype)
+
+
+def equal(pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    assert torch.equal(*pair)
+    return pair[0]
 
 
 def assert_close(ours: torch.Tensor, whole: torch.Tensor, dtype: torch.dtype) -> None:
@@ -216,14 +205,7 @@ def test_a_process_that_is_missing(found):
 
 def survivor(rank: int, folder: str, victim_dies_in: str) -> None:
     """Two steps of training, in the second of which the other process is killed."""
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=SECONDS),
-    )
+    join_pair(rank, folder)
     module = norm(fnn.SyncBatchNorm, {}, torch.float32)
     for number in range(2):
         x = torch.randn(4, 4, requires_grad=True)
