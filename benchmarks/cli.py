@@ -48,17 +48,16 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         return _list(args, parser)
     if args.results is not None and args.source is None:
         _into_results(args, parser)
-    device: Any = cuda if on_gpu else cpu
-    shown: Any = cuda.Gpus if on_gpu else cpu.Cpu
+    machine: Any = cuda.Gpus if on_gpu else cpu.Cpu
     if args.source is not None:
         found = _read(args, parser)
-        board.show_again(shown, found)
+        board.show_again(machine, found)
         if args.markdown is not None and found.rows:
-            args.markdown.write_text(shown.page(found), encoding="utf-8")
+            args.markdown.write_text(machine.page(found), encoding="utf-8")
     else:
-        options = _options(args, parser)
+        options, ops = _options(args, parser), _ops(args, parser)
         try:
-            found = device.bench(_ops(args, parser), options, args.json, args.markdown)
+            found = board.run(machine(options), ops, options, args.json, args.markdown)
         except ValueError as error:  # the file is another program's
             parser.error(str(error))
     if args.scoreboard is not None and found.rows:
