@@ -41,7 +41,7 @@ from fastact.ops.engine.op import arrays_of
 from fastact.terminal import markdown_table
 
 from . import models
-from .pages import Call, Section, Timed, compare, main, marked, named_ops, table_of
+from .pages import Call, Section, Timed, compare, in_process, main, marked, named_ops, table_of
 from .workloads import FAMILIES
 from .workloads.libraries import Torch
 from .workloads.work import Case, InMemory, Work
@@ -200,8 +200,8 @@ def measure_models(args: argparse.Namespace) -> Iterator[Timed]:
     for name, dtype, kind in _of_models(args, models.MODELS):
         for case, calls in models.pair(name, kind).items():
             row = _row(args, name, case, dtype, calls)
-            place = name, dtype, case
-            peaks = {who: 1e-6 * models.peak_memory(*place, who, args.threads) for who in calls}
+            place = "models", name, dtype, case
+            peaks = {who: 1e-6 * in_process(*place, who, args.threads) for who in calls}
             yield row._replace(about=peaks, unit="peak, MB")
 
 

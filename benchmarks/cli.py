@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +43,21 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if args.plot is not None:  # ask for what is missing before the minutes are spent
         terminal.require("matplotlib", "--plot")
     on_gpu = args.device == "cuda"
-    refused = _ONLY_ON_CPU if on_gpu else ("telling_first",)
-    _refuse(args, parser, "--device cuda" if on_gpu else "the CPU", *refused)
+    _refuse(args, parser)
     if args.list:
         return _list(args, parser)
     if args.results is not None and args.source is None:
         _into_results(args, parser)
-    device: Any = cuda if on_gpu else cpu
-    shown: Any = cuda.Gpus if on_gpu else cpu.Cpu
+    machine: Any = cuda.Gpus if on_gpu else cpu.Cpu
     if args.source is not None:
         found = _read(args, parser)
-        board.show_again(shown, found)
+        board.show_again(machine, found)
         if args.markdown is not None and found.rows:
-            args.markdown.write_text(shown.page(found), encoding="utf-8")
+            args.markdown.write_text(machine.page(found), encoding="utf-8")
     else:
-        options = _options(args, parser)
+        options, ops = _options(args, parser), _ops(args, parser)
         try:
-            found = device.bench(_ops(args, parser), options, args.json, args.markdown)
+            found = board.run(machine(options), ops, options, args.json, args.markdown)
         except ValueError as error:  # the file is another program's
             parser.error(str(error))
     if args.scoreboard is not None and found.rows:
@@ -71,27 +70,29 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return 1 if on_gpu and found.problems else _ROWS_ARE_LEFT if left else 0
 
 
-def _refuse(
-    args: argparse.Namespace, parser: argparse.ArgumentParser, beside: str, *options: str
-) -> None:
+#: The options for which others have no use.
+_REFUSED = {
+    "--device cuda": "threads shapes small list results scoreboard",
+    "the CPU": "telling-first",
+    "--from": "sizes shapes seconds small stop-after telling-first resume list results json",
+    "--small": "sizes shapes",
+    "--results": "json scoreboard",
+}
+
+
+def _refuse(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Leave if an option is given for which another has no use."""
-    for option in options:
-        if getattr(args, option) is not None:
-            parser.error(f"--{option.replace('_', '-')} does not go with {beside}")
-
-
-#: The options of measuring, for which --from has no use.
-_MEASURING = (
-    *("sizes", "shapes", "seconds", "small", "stop_after", "telling_first"),
-    *("resume", "list", "results", "json"),
-)
-_ONLY_ON_CPU = ("threads", "shapes", "small", "list", "results", "scoreboard")
+    on_gpu = args.device == "cuda"
+    given = on_gpu, not on_gpu, args.source, args.small, args.results
+    for beside, options in compress(_REFUSED.items(), given):
+        for option in options.split():
+            if getattr(args, option.replace("-", "_")) is not None:
+                parser.error(f"--{option} does not go with {beside}")
 
 
 def _read(args: argparse.Namespace, parser: argparse.ArgumentParser) -> results.Results:
     """Return what a file has of the ops, types, directions, peers and threads that are named."""
     on_gpu = args.device == "cuda"
-    _refuse(args, parser, "--from", *_MEASURING)
     try:
         found = results.read(args.source, on_gpu, _ops(args, parser))
     except (OSError, ValueError) as error:
@@ -113,7 +114,6 @@ def _options(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Optio
     if args.resume and args.json is None:
         parser.error("--resume goes on with the file of --json")
     if args.small:
-        _refuse(args, parser, "--small", "sizes", "shapes")
         args.sizes = _SMALL_SIZES
     on_gpu = args.device == "cuda"
     dtypes = args.dtypes or (_DTYPES if args.all or on_gpu else _DTYPES[:1])
@@ -153,8 +153,9 @@ def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _into_results(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """--results stands for this kind of machine's files in a folder, and going on with them."""
-    _refuse(args, parser, "--results", "json", "scoreboard")
-    folder = args.results / results.machine_name(config.config())
+    facts = config.config()
+    machine = facts["processor"], facts["isa"]["chosen"], facts["threads"]["limit"]
+    folder = args.results / results.slug(*machine)
     folder.mkdir(parents=True, exist_ok=True)
     args.json, args.scoreboard, args.resume = folder / "bench.json", folder / "scoreboard.md", True
 

@@ -11,14 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fastact import _cpu
 from fastact.bench.bench import by_jax
-from fastact.bench.bench import show as print_tables
 from fastact.bench.turns import Row, asked, medians, take_turns
 from fastact.measure.peers import (
     COMPILED,
@@ -29,11 +27,9 @@ from fastact.measure.peers import (
     JAX,
     MKL,
     NUMPY,
-    ON_REQUEST,
     ONNX,
     OURS,
     OURS_OF_TORCH,
-    PEERS,
     TORCH,
     Call,
     as_tensor,
@@ -42,45 +38,29 @@ from fastact.measure.peers import (
     open_torch,
     versions,
 )
-from fastact.ops.engine.op import ops
 from fastact.runtime import config
 from fastact.runtime.threads import num_threads
-from fastact.terminal import paragraph, say, table
+from fastact.terminal import say, table
 
 from . import mkl
-from .board import run, say_left, tables
+from .board import tables
 from .onnx import by_onnx
-from .report import legend, markdown
+from .report import markdown, print_end, print_rows
 from .results import Results, facts_of
 from .workloads import FAMILIES
 from .workloads.libraries import Jax
-from .workloads.work import (
-    Case,
-    InMemory,
-    Options,
-    Work,
-    by_numpy,
-    torch_binder,
-)
+from .workloads.work import Case, InMemory, Options, Work, by_numpy, torch_binder
 
 _BYTES_A_SECOND = 2e9  # by a call and all that is done again and again with it
 
 
-class Workload(NamedTuple):
-    """Calls that do the same work.
+def workload(
+    case: Case, peers: Sequence[str], threads: int, small: bool = False
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """Calls that do the same work by name, and the peers that cannot do it, with the reasons.
 
-    calls : of `OURS`, `FRESH`, `COPY` and the peers.
-    left_out : peers asked for that cannot do it, and why.
-    """
-
-    calls: dict[str, Call]
-    left_out: dict[str, str]
-
-
-def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False) -> Workload:
-    """Our call, a copy of an array of the case's shape, and the calls of peers.
-
-    Of small calls, our first call as well, and our calls of tensors where torch is a peer.
+    They are ours, a copy of an array of the case's shape, and those of peers; of small calls also
+    our first one, and ours of tensors where torch is a peer.
     """
     family = FAMILIES[case.op.family]
     work = Work(case, family, InMemory())
@@ -104,7 +84,7 @@ def workload(case: Case, peers: Sequence[str], threads: int, small: bool = False
     if small and TORCH in peers:
         of_tensors = Work(case, family, InMemory(partial(as_tensor, open_torch(threads)))).ours
         calls |= {OURS_OF_TORCH: of_tensors, FIRST_OF_TORCH: _uncached(of_tensors)}
-    return Workload(calls, left_out)
+    return calls, left_out
 
 
 def _uncached(call: Call) -> Call:
@@ -145,21 +125,22 @@ def measure(
     case: Case, peers: Sequence[str], seconds: float, threads: int, small: bool = False
 ) -> tuple[Row, dict[str, str]]:
     """One row, and the peers that had to be left out of it with the reason."""
-    work = workload(case, peers, threads, small)
+    calls, left_out = workload(case, peers, threads, small)
     with num_threads(threads), np.errstate(all="ignore"):
-        samples = take_turns(work.calls, seconds)
+        samples = take_turns(calls, seconds)
     # The copy is of one array: it moves two.
     samples[COPY] = [sample * (case.accesses / 2) for sample in samples[COPY]]
     found = medians(samples)
     for of in (found["seconds"], found["ratios"]):  # as a file of thousands of rows has place for
         of |= {name: float(f"{value:.4g}") for name, value in of.items()}
-    left_out = tuple(work.left_out)
-    row = Row(**case.words, **found, size=case.size, threads=threads, without=left_out)
-    return row, work.left_out
+    row = Row(**case.words, **found, size=case.size, threads=threads, without=tuple(left_out))
+    return row, left_out
 
 
 class Cpu:
     """The board of this machine's processor."""
+
+    show, end, page = staticmethod(print_rows), staticmethod(print_end), staticmethod(markdown)
 
     def __init__(self, options: Options) -> None:
         self._options, self._versions = options, versions(options.peers)
@@ -189,28 +170,6 @@ class Cpu:
     ) -> tuple[Row, dict[str, str]]:
         """Return a row, and the peers that could not take part, with the reasons."""
         return measure(case, left, self._options.seconds, threads, self._options.small)
-
-    @staticmethod
-    def show(rows: Sequence[Row]) -> None:
-        """Print a table."""
-        print_tables(rows, FAMILIES[ops[rows[0].op].family].heading, (*PEERS, *ON_REQUEST))
-
-    @staticmethod
-    def end(results: Results) -> None:
-        """Print the legend."""
-        if results.rows:
-            say("", paragraph(legend(results.rows)))
-        say_left(results)
-
-    @staticmethod
-    def page(results: Results) -> str:
-        """Return all of it as Markdown."""
-        return markdown(results.rows, results.facts["processor"])
-
-
-def bench(chosen: Sequence[Any], options: Options, *files: Path | None) -> Results:
-    """Measure ops on the CPU, as `board.run` says."""
-    return run(Cpu(options), chosen, options, *files)
 
 
 def listing(

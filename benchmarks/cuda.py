@@ -16,7 +16,6 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from fastact.bench.bench import by_torch
@@ -25,7 +24,7 @@ from fastact.measure.peers import COMPILED, COPY, FRESH, LIGER, OURS, READ, TORC
 from fastact.ops.engine.op import arrays_of
 from fastact.terminal import say
 
-from .board import run, tables
+from .board import tables
 from .cuda_device import MOST_CALLS, Call, Gpu, open_gpu
 from .cuda_report import markdown, print_end, print_rows
 from .liger import PACKAGE, by_liger
@@ -77,7 +76,7 @@ def _contenders(
 def bound(
     case: Case, sets: Sequence[Work], device: Gpu, peers: Sequence[str]
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
-    """The peers' calls; who fails when the graph of its way back is built is left out."""
+    """The peers' calls; who fails when its graph is built or in a first call is left out."""
 
     torch, family = device.torch, FAMILIES[case.op.family]
 
@@ -89,22 +88,12 @@ def bound(
             if function is None:
                 return None
             bind = partial(by_torch, torch, function, constant=family.constant)
-        return [bind(*work.given) for work in sets]
+        made = [bind(*work.given) for work in sets]
+        for call in made:
+            call()
+        return made
 
     return asked(peers, calls)
-
-
-def _warm_up(calls: dict[str, list[Call]], left_out: dict[str, str]) -> None:
-    """Call everything once; a peer that fails is left out with its reason. Ours may not fail."""
-    for name in list(calls):
-        try:
-            for call in calls[name]:
-                call()
-        except Exception as error:
-            if name in (OURS, FRESH, COPY, READ):
-                raise
-            left_out[name] = first_line(error)
-            del calls[name]
 
 
 def _largest(result: Any) -> Any:
@@ -208,7 +197,6 @@ def measure(case: Case, device: Gpu, options: Options, wanted: Sequence[str]) ->
     calls, left_out = _contenders(case, sets, device, wanted)
     if COMPILED in options.peers and COMPILED not in wanted:
         left_out[COMPILED] = f"for {' and '.join(options.compiled)} alone: a row takes it seconds"
-    _warm_up(calls, left_out)
     wrong = _disagreeing(case, calls, device)
     samples = take_turns(calls, device, options.seconds)
     scale = case.moved / (8 * _copy_elements(case.moved))
@@ -232,7 +220,6 @@ def measure_latency(case: Case, device: Gpu, peers: Sequence[str]) -> Row:
     work = Work(case, FAMILIES[case.op.family], device)
     calls: dict[str, list[Call]] = {OURS: [work.ours], FRESH: [work.fresh]}
     calls |= bound(case, [work], device, peers)[0]
-    _warm_up(calls, {})
     samples = host_seconds(
         {name: of[0] for name, of in calls.items()}, _LATENCY_ROUNDS, device.synchronize
     )
@@ -334,13 +321,6 @@ class Gpus:
             say(f"{case.name}: {row}")
             return None, {}
         return row, row.left_out
-
-
-def bench(
-    chosen: Sequence[Any], options: Options, *files: Path | None, device: Gpu | None = None
-) -> Results:
-    """Measure ops on a GPU, by default the current one, as `board.run` says."""
-    return run(Gpus(options, device), chosen, options, *files)
 
 
 def tiny(op: Any, direction: str, dtype: str) -> Case:

@@ -22,7 +22,7 @@ import fastact as fa
 from fastact.measure.peers import OURS, TORCH
 from fastact.torch.nn import convert
 
-from .pages import growth, in_process
+from .pages import growth
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -95,11 +95,6 @@ class Product(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return functional.silu(a) * b
-
-
-class _Product(Product):
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return fa.swiglu(a, b)
 
 
 class _Transformer(nn.Module):
@@ -228,8 +223,8 @@ def _converted(model: nn.Module, *, asked_for: bool) -> nn.Module:
     model = copy.deepcopy(model)
     convert(model, only=(lambda name, module: True) if asked_for else None)
     for part in model.modules():
-        if type(part) is Product:
-            part.__class__ = _Product
+        if isinstance(part, Product):
+            part.forward = fa.swiglu  # type: ignore[method-assign, assignment]
     return model
 
 
@@ -266,12 +261,8 @@ def pair(name: str, dtype: torch.dtype) -> dict[str, Calls]:
     }
 
 
-def peak_memory(name: str, dtype: str, case: str, which: str, threads: int) -> float:
-    """By how many bytes a process grows at most that does it three times, in one of its own."""
-    return float(in_process("models", name, dtype, case, which, threads))
-
-
-def _grows(name: str, dtype: str, case: str, which: str, threads: str) -> float:
+def peak_memory(name: str, dtype: str, case: str, which: str, threads: str) -> float:
+    """By how many bytes this process grows at most in which a model's call is made three times."""
     torch.set_num_threads(int(threads))
     call = pair(name, getattr(torch, dtype))[case][which]
     with fa.num_threads(int(threads)):
@@ -279,4 +270,4 @@ def _grows(name: str, dtype: str, case: str, which: str, threads: str) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_grows(*sys.argv[1:])))
+    print(json.dumps(peak_memory(*sys.argv[1:])))

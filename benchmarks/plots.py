@@ -107,14 +107,8 @@ def _picture_of_map(title: str, one: Map, file: Path) -> Path:
     figure, grid = figure_of(figsize=(max(wide, _NARROWEST), high + 1.6))
     image = _draw_map(grid[0, 0], norm, one)
     ticks = {1 / _MOST: f"≤ 1/{_MOST:g}×", 1 / 4: "1/4×", 1: "1×", 4: "4×", _MOST: f"≥ {_MOST:g}×"}
-    shape = {
-        "location": "bottom",
-        "fraction": 0.35 / high,
-        "aspect": 40,
-        "pad": 0.01,
-        "shrink": 0.8,
-    }
-    key = figure.colorbar(image, ax=grid, ticks=[*ticks], **shape)
+    shape = {"location": "bottom", "fraction": 0.35 / high, "aspect": 40, "pad": 0.01}
+    key = figure.colorbar(image, ax=grid, ticks=[*ticks], shrink=0.8, **shape)
     key.ax.minorticks_off()
     key.ax.set_xticklabels(ticks.values(), fontsize=9)
     key.set_label("time of the other library over fastact's", fontsize=10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from fastact.bench.bench import LEGEND, columns, title_of
+from fastact.bench.bench import LEGEND, columns, show, title_of
 from fastact.bench.turns import Row
 from fastact.measure.peers import (
     FIRST,
@@ -20,24 +20,35 @@ from fastact.measure.peers import (
     TORCH,
 )
 from fastact.ops.engine.op import ops
-from fastact.terminal import markdown_table
+from fastact.terminal import markdown_table, paragraph, say
 
+from .board import say_left
+from .results import Results
 from .scoreboard import scaling
 from .workloads import FAMILIES
-from .workloads.work import SMALL
+from .workloads.work import SMALL, Family
 
 
-def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
-    """One table: header, lines, and how many columns of them are names."""
-    heading = FAMILIES[ops[rows[0].op].family].heading
-    header, *lines = columns(rows, heading, (*PEERS, *ON_REQUEST))
-    return header, lines, int(heading == "shape")
+def _family(row: Row) -> Family:
+    return FAMILIES[ops[row.op].family]
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print a table."""
+    show(rows, _family(rows[0]).heading, (*PEERS, *ON_REQUEST))
 
 
 def legend(rows: Sequence[Row]) -> str:
     """What the columns of these rows' tables mean."""
-    notes = dict.fromkeys(FAMILIES[ops[row.op].family].note for row in rows)
+    notes = dict.fromkeys(_family(row).note for row in rows)
     return "\n".join([LEGEND, *filter(None, notes)])
+
+
+def print_end(results: Results) -> None:
+    """Print the legend."""
+    if results.rows:
+        say("", paragraph(legend(results.rows)))
+    say_left(results)
 
 
 def times(ratio: float | None) -> str:
@@ -58,23 +69,14 @@ as a call costs the first time, when nothing of an earlier one is replayed. nump
 write, often several calls; torch calls its own kernel, or autograd where it has none; before it
 stand our calls of tensors. × numpy, × torch: their time over fastact's on their arrays."""
 
-# Columns, and whose time stands in them.
-_SMALL_COLUMNS = {
-    OURS: OURS,
-    "without out=": FRESH,
-    FIRST: FIRST,
-    NUMPY: NUMPY,
-    OURS_OF_TORCH: OURS_OF_TORCH,
-    FIRST_OF_TORCH: FIRST_OF_TORCH,
-    TORCH: TORCH,
-}
+_SMALL_COLUMNS = (OURS, FRESH, FIRST, NUMPY, OURS_OF_TORCH, FIRST_OF_TORCH, TORCH)
 _BESIDE = {NUMPY: OURS, TORCH: OURS_OF_TORCH}  # a peer, and our call of its arrays
 
 
 def _small(rows: Sequence[Row], processor: str) -> str:
     """The page of small calls: a table for each family, a line for each case."""
     named = {name for row in rows for name in row.seconds}
-    columns = {title: name for title, name in _SMALL_COLUMNS.items() if name in named}
+    columns = [name for name in _SMALL_COLUMNS if name in named]
     peers = [peer for peer in _BESIDE if peer in named]
     parts = [
         "# The cost of a small call",
@@ -82,12 +84,13 @@ def _small(rows: Sequence[Row], processor: str) -> str:
         _SMALL_LEGEND,
     ]
     for family in dict.fromkeys(ops[row.op].family for row in rows):
-        header = ["op", "elements or shape", "direction", "type", *columns]
+        header = ["op", "elements or shape", "direction", "type"]
+        header += ["without out=" if name == FRESH else name for name in columns]
         header += [f"× {peer}" for peer in peers]
         lines = []
         for row in (row for row in rows if ops[row.op].family == family):
             line = [row.op, row.what, row.direction, row.dtype]
-            for name in columns.values():
+            for name in columns:
                 line.append(f"{1e6 * row.seconds[name]:.2f}" if name in row.seconds else "–")
             lines.append(line + [times(_beside(row, peer)) for peer in peers])
         parts += [f"## {family}", markdown_table(header, lines, 4)]
@@ -100,8 +103,9 @@ def _beside(row: Row, peer: str) -> float | None:
     return row.ratios[peer] / ours if peer in row.ratios else None
 
 
-def markdown(rows: Sequence[Row], processor: str) -> str:
+def markdown(results: Results) -> str:
     """The page of a benchmark."""
+    rows, processor = results.rows, results.facts["processor"]
     if gain := scaling(rows):
         return f"# What more threads gain\n\n{processor}. {gain}\n"
     if all(row.size <= SMALL for row in rows):
@@ -116,6 +120,7 @@ def markdown(rows: Sequence[Row], processor: str) -> str:
     if slower:
         parts += ["Slower than a peer:", "\n".join(f"- {line}" for line in slower)]
     for title, part in groupby(rows, title_of):
-        header, lines, left = table_of(list(part))
-        parts += [f"## {title}", markdown_table(header, lines, max(left, 1))]
+        of = list(part)
+        header, *lines = columns(of, _family(of[0]).heading, (*PEERS, *ON_REQUEST))
+        parts += [f"## {title}", markdown_table(header, lines, 1)]
     return "\n\n".join(parts) + "\n"

@@ -246,13 +246,8 @@ def commit() -> str:
     return "" if done.returncode else done.stdout.strip() + "-dirty" * bool(same.returncode)
 
 
-def machine_name(facts: Mapping[str, Any]) -> str:
-    """Return the name of this kind of machine, as a folder of results has it."""
-    return slug(facts["processor"], facts["isa"]["chosen"], facts["threads"]["limit"])
-
-
 def slug(processor: str, isa: str, cores: int) -> str:
-    """Return the name of a kind of machine.
+    """Return the name of a kind of machine, as a folder of results has it.
 
     The instruction set is part of it: processors of two generations call themselves "AMD EPYC".
 

@@ -171,11 +171,6 @@ def names() -> list[str]:
     return list(dict.fromkeys(layout.name for layout in every))
 
 
-def chosen(layouts: Sequence[Layout], wanted: Sequence[str]) -> list[Layout]:
-    """Choose the layouts of these names; all of them without names."""
-    return [layout for layout in layouts if not wanted or layout.name in wanted]
-
-
 def sums(sizes: Sequence[int]) -> list[Layout]:
     """The layouts of sums on a GPU: arrays of these sizes."""
     return [layout for size in sizes for layout in reduced(size, narrow=max(size // 2, 1))]

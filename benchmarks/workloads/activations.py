@@ -32,10 +32,4 @@ def _onnx(case: Case) -> str:
     return onnx.activation(case.op.name, "x", "y")
 
 
-ACTIVATIONS = Family(
-    _cases,
-    _by,
-    _gradient,
-    onnx=_onnx,
-    heading="elements",
-)
+ACTIVATIONS = Family(_cases, _by, _gradient, onnx=_onnx, heading="elements")

@@ -155,10 +155,4 @@ def _onnx(case: Case) -> str:
     return f"z = Add(x, bias)\n{onnx.activation(case.variant, 'z', 'y')}"
 
 
-BIAS = Family(
-    _cases,
-    _by,
-    _gradient,
-    onnx=_onnx,
-    note=NOTE,
-)
+BIAS = Family(_cases, _by, _gradient, onnx=_onnx, note=NOTE)

@@ -46,8 +46,4 @@ def _onnx(case: Case) -> str:
     return f"{packed}{gate}\ny = Mul(g, b)"
 
 
-GATED = Family(
-    _cases,
-    _by,
-    onnx=_onnx,
-)
+GATED = Family(_cases, _by, onnx=_onnx)

@@ -70,10 +70,7 @@ def _cases(asked: Asked) -> list[Case]:
         table = shapes.BATCHED if kind.by_channel else shapes.NORMED_IMAGES
         on_gpu = shapes.pictures(asked.sizes)
     else:
-        table, on_gpu = (
-            shapes.NORMED_ROWS,
-            shapes.of_lengths(asked.sized(_ARRAY), shapes.NORM_LENGTHS),
-        )
+        on_gpu = shapes.of_lengths(asked.sized(_ARRAY), shapes.NORM_LENGTHS)
         on_gpu += () if asked.sizes else shapes.PUBLISHED
     return [
         _case(asked, layout.shape, layout.channel, activation)
@@ -145,15 +142,6 @@ def _peer(op: Any) -> str:
     return name
 
 
-def _channels_second(case: Case, x: Any) -> Any:
-    """As torch has channels: as axis 1, and where they are last in memory, with other strides."""
-    return x if case.channel in (None, 1) else x.movedim(case.channel, 1)
-
-
-def _channels_back(case: Case, y: Any) -> Any:
-    return y if case.channel in (None, 1) else y.movedim(1, case.channel)
-
-
 def _activated(activation: Callable[[Any], Any] | None, z: Any, gate: Any) -> Any:
     """z through an activation, if there is one, or times the gate through it."""
     of = z if gate is None else gate
@@ -170,12 +158,14 @@ def _by(m: Library, case: Case) -> Callable[..., Any]:
     momentum = {"momentum": default(case.op, "momentum")} if _peer(case.op) == "batch_norm" else {}
     norm = partial(function, m.functional, _eps(case), **momentum)
     dropout, p = m.functional.dropout, _DROPPING["p"] if traits(case.op).drops else 0.0
+    # torch has channels as axis 1; where they are last in memory, with other strides.
+    last = case.channel == -1
 
     def forward(x: Any, residual: Any = None, gate: Any = None, **others: Any) -> Any:
         x = dropout(x, p) if p else x
         total = x if residual is None else x + residual
-        z = norm(_channels_second(case, total), **others)
-        y = _channels_back(case, _activated(activation, z, gate))
+        y = _activated(activation, norm(total.movedim(-1, 1) if last else total, **others), gate)
+        y = y.movedim(1, -1) if last else y
         return y if residual is None else (y, total)
 
     return forward

@@ -15,15 +15,7 @@ from fastact.measure.peers import SUMS, LeftOut
 from .. import onnx, shapes
 from ..shapes import Axis, Shape
 from .libraries import Library, unless_missing
-from .work import (
-    ELEMENTS,
-    ITEM,
-    Arrays,
-    Asked,
-    Case,
-    Family,
-    Gradient,
-)
+from .work import ELEMENTS, ITEM, Arrays, Asked, Case, Family, Gradient
 
 _BOTH = "value_and_grad"
 
@@ -127,11 +119,4 @@ Sums are held against a copy of the array that they read, which reads as much an
 again: 0.5 is the speed of memory that is only read. In the same way the gradient of a sum is held
 against a copy of the array that it writes."""
 
-REDUCTIONS = Family(
-    _cases,
-    _by,
-    _gradient,
-    optional=("weights",),
-    onnx=_onnx,
-    note=NOTE,
-)
+REDUCTIONS = Family(_cases, _by, _gradient, optional=("weights",), onnx=_onnx, note=NOTE)

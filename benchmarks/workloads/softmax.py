@@ -73,10 +73,4 @@ NOTE = """\
 Functions that give one number a row are held against a copy of the array that they read: 0.5 is the
 speed of memory that is only read."""
 
-SOFTMAX = Family(
-    _cases,
-    _by,
-    constant=frozenset({"target"}),
-    onnx=_onnx,
-    note=NOTE,
-)
+SOFTMAX = Family(_cases, _by, constant=frozenset({"target"}), onnx=_onnx, note=NOTE)

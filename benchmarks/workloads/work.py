@@ -20,7 +20,7 @@ from fastact.bench.bench import TimedCall, by_torch
 from fastact.measure.cases import Maker, arguments
 from fastact.measure.peers import LeftOut, compiled_by_torch
 
-from ..shapes import Axis, Layout, Shape, chosen, shape_label, shared
+from ..shapes import Axis, Layout, Shape, shape_label, shared
 from .libraries import Library, NumPy, Torch
 
 ITEM = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -166,7 +166,9 @@ class Asked:
 
     def layouts(self, table: Sequence[Layout], on_gpu: Sequence[Layout]) -> Sequence[Layout]:
         """The layouts of the sizes, on a GPU, or those of a table of the CPU that are asked for."""
-        return on_gpu if self.on_gpu or self.small else chosen(table, self.shapes)
+        if self.on_gpu or self.small:
+            return on_gpu
+        return [layout for layout in table if not self.shapes or layout.name in self.shapes]
 
     def case(self, shape: Shape, accesses: int, label: str = "", **more: Any) -> Case:
         """One of them; label: the shape, if there is none. more : further fields of a `Case`."""

@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from benchmarks import cli, cuda_device
+from benchmarks import board, cli, cuda_device
 from benchmarks import cuda as _bench_cuda
 from benchmarks.workloads import FAMILIES, work
 
@@ -77,6 +77,10 @@ def options(**changed):
     return _bench_cuda.Options(**(told | changed))
 
 
+def bench(ops, told, *files, device=None):
+    return board.run(_bench_cuda.Gpus(told, device or StandIn()), ops, told, *files)
+
+
 def measurable():
     ops = [op for op in fa.ops.values() if op.family in FAMILIES]
     return [op for op in ops if FAMILIES[op.family].on_gpu(op, "forward", "float32", None)]
@@ -103,10 +107,10 @@ def test_every_op_runs_and_is_reported(dtypes, memory, tmp_path, capsys):
         ops = [*{op.family: op for op in ops}.values(), fa.mish]
     measured = [op for op in measurable() if op in ops]
     others = [op for op in ops if op.family != "activations" or op is fa.mish]
-    done = _bench_cuda.bench(others, options(dtypes=dtypes), numbers, page, device=StandIn(memory))
+    done = bench(others, options(dtypes=dtypes), numbers, page, device=StandIn(memory))
     assert done.problems == []
     more = options(dtypes=("float32",), goes_on=True)
-    done = _bench_cuda.bench(ops, more, numbers, page, device=StandIn(memory))
+    done = bench(ops, more, numbers, page, device=StandIn(memory))
     assert done.problems == []
     results = json.loads(numbers.read_text())
     shown = capsys.readouterr().out
@@ -162,7 +166,7 @@ def test_what_goes_wrong_is_told(monkeypatch, capsys):
     device.replays_wrongly = True
     monkeypatch.setattr(torch.nn.functional, "mish", torch.relu)
     few = options(dtypes=("float32",), directions=("forward",))
-    problems = _bench_cuda.bench([fa.mish], few, device=device).problems
+    problems = bench([fa.mish], few, device=device).problems
     assert any("CUDA graph: replaying it gives other bits" in problem for problem in problems)
     assert any("torch has another result" in problem for problem in problems)
     assert "WRONG: mish forward" in capsys.readouterr().out
@@ -175,14 +179,14 @@ def test_a_peer_that_fails_is_left_out(monkeypatch, capsys):
 
     monkeypatch.setattr(work, "compiled_by_torch", lambda torch, function: fails)
     few = options(dtypes=("float32",), directions=("forward",), peers=(TORCH, "torch.compile"))
-    assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
+    assert bench([fa.mish], few).problems == []
     assert "torch.compile: left out, RuntimeError: no compiler\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_does_not_fit_is_passed_over(capsys):
     few = options(sizes=(2**20,), dtypes=("float32",), directions=("forward",))
-    assert _bench_cuda.bench([fa.mish], few, device=StandIn()).problems == []
+    assert bench([fa.mish], few).problems == []
     assert " are free" in capsys.readouterr().out
 
 

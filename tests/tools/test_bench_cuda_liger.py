@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from benchmarks import cuda, liger
-from test_bench_cuda import StandIn, options, quick  # noqa: F401 - quick is a fixture
+from benchmarks import liger
+from test_bench_cuda import StandIn, bench, options, quick  # noqa: F401 - quick is a fixture
 
 import fastact as fa
 from fastact.measure.peers import LIGER
@@ -73,7 +73,7 @@ def test_it_takes_part_in_what_it_has(tmp_path, capsys):
     ops = [op for op in norms if op.name in liger.OPS] + [norms[-1], fa.mish]
     assert norms[-1].name not in liger.OPS
     few = options(peers=("torch", LIGER), dtypes=("float32", "float64"))
-    done = cuda.bench(ops, few, numbers, page, device=StandIn(memory=2**20))
+    done = bench(ops, few, numbers, page, device=StandIn(memory=2**20))
     assert done.problems == []
     rows = json.loads(numbers.read_text())["rows"]
     for row in rows:

@@ -4,9 +4,9 @@ import json
 from itertools import count
 
 import pytest
-from benchmarks import cli, cuda, results
+from benchmarks import board, cli, cuda, results
 from benchmarks.workloads.work import ITEM
-from test_bench_cuda import FACTS, StandIn, options, quick  # noqa: F401 - quick is a fixture
+from test_bench_cuda import FACTS, StandIn, bench, options, quick  # noqa: F401 - quick is a fixture
 
 import fastact as fa
 
@@ -33,11 +33,11 @@ def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
     """As many as it takes; the rows are as of one run, in its order."""
     monkeypatch.setattr(StandIn, "free", lambda self: 2**30)  # room for all
     whole, parts, page = (tmp_path / name for name in ("whole.json", "parts.json", "parts.md"))
-    cuda.bench(SOME, options(**FEW), whole, device=StandIn())
+    bench(SOME, options(**FEW), whole)
     told = options(**FEW, stop_after=7, goes_on=True)
     left = [len(names(whole))]
     while left[-1]:
-        done = cuda.bench(SOME, told, parts, page, device=StandIn())
+        done = bench(SOME, told, parts, page)
         assert done.left < left[-1]
         assert done.left == left[0] - len(names(parts)) == json.loads(parts.read_text())["left"]
         assert (f"Not measured yet: {done.left} rows." in page.read_text()) is (done.left > 0)
@@ -51,7 +51,7 @@ def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
     latencies = json.loads(parts.read_text())["latency"]
     assert len(latencies) == len(SOME) * len(FEW["dtypes"])
     capsys.readouterr()
-    cuda.bench(SOME, told, parts, device=StandIn())
+    bench(SOME, told, parts)
     assert f"{left[0]} rows are there, 0 to be measured" in capsys.readouterr().out
 
 
@@ -59,7 +59,7 @@ def test_runs_that_stop_make_one_table(tmp_path, monkeypatch, capsys):
 def test_what_lacks_a_peer_or_failed_is_measured_again(tmp_path, monkeypatch):
     file = tmp_path / "gpu.json"
     told = {**FEW, "goes_on": True}
-    cuda.bench(SOME, options(**told, peers=()), file, device=StandIn())
+    bench(SOME, options(**told, peers=()), file)
     before = names(file)
 
     def fails(case, *rest):
@@ -67,11 +67,11 @@ def test_what_lacks_a_peer_or_failed_is_measured_again(tmp_path, monkeypatch):
 
     with monkeypatch.context() as broken:
         broken.setattr(cuda, "measure", fails)
-        done = cuda.bench([fa.mish], options(**told), file, device=StandIn())
+        done = bench([fa.mish], options(**told), file)
     mish = [name for name in before if name[0] == "mish"]
     assert len(done.problems) == len(mish)
     assert names(file) == before  # what there is, is kept
-    done = cuda.bench([fa.mish], options(**told), file, device=StandIn())
+    done = bench([fa.mish], options(**told), file)
     assert (done.problems, done.left) == ([], 0)
     assert names(file) == before
     for row in json.loads(file.read_text())["rows"]:
@@ -84,13 +84,13 @@ def test_another_machine_or_build_begins_anew(tmp_path, monkeypatch, capsys, fac
     """And what was there is put aside."""
     file = tmp_path / "gpu.json"
     told = options(**FEW, goes_on=True)
-    cuda.bench(SOME[:1], told, file, device=StandIn())
+    bench(SOME[:1], told, file)
     before = file.read_text()
     if fact == "commit":
         monkeypatch.setattr(results, "commit", lambda: "another")
     else:
         monkeypatch.setattr(StandIn, "facts", lambda self: {**FACTS, fact: "another"})
-    cuda.bench(SOME[1:2], told, file, device=StandIn())
+    bench(SOME[1:2], told, file)
     assert {name[0] for name in names(file)} == {"sum"}
     assert (tmp_path / "gpu.json.before").read_text() == before
     assert f"gpu.json: of another {fact}; it is now gpu.json.before" in capsys.readouterr().out
@@ -101,7 +101,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     file = tmp_path / "gpu.json"
     file.write_text('{"rows": []}')
     with pytest.raises(ValueError, match="was not written by bench --device cuda"):
-        cuda.bench(SOME, options(goes_on=True), file, device=StandIn())
+        bench(SOME, options(goes_on=True), file)
     assert file.read_text() == '{"rows": []}'
 
 
@@ -112,13 +112,14 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 def test_words_of_the_command_line(tmp_path, monkeypatch, words, compiled):
     asked = []
 
-    def bench(ops, told, json_file, markdown_file):
+    def run(_, ops, told, json_file, markdown_file):
         asked.append((ops, told, json_file))
         found = results.Results(FACTS)
         found.left = 5
         return found
 
-    monkeypatch.setattr(cuda, "bench", bench)
+    monkeypatch.setattr(cuda, "Gpus", lambda told: None)
+    monkeypatch.setattr(board, "run", run)
     file = tmp_path / "gpu.json"
     more = ["--json", str(file), "--resume", "--stop-after", "460", *words]
     assert cli.main(["gates", "mish", "--device", "cuda", *more]) == 3
