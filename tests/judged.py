@@ -79,3 +79,4 @@ def refused(
         with pytest.raises(error, match=words) as caught:
             call(*args, **named)
         assert len(str(caught.value)) < longest
+        del caught  # by its traceback it would hold itself and the arguments

@@ -10,20 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 READ = [
-    "py",
-    "pyi",
-    "pyx",
-    "pxi",
-    "h",
-    "cpp",
-    "cu",
-    "cuh",
-    "md",
-    "toml",
-    "sh",
-    "yml",
-    "txt",
-    "cmake",
+    *("py", "pyi", "pyx", "pxi", "h", "cpp", "cu", "cuh"),
+    *("md", "toml", "sh", "yml", "txt", "cmake"),
 ]
 
 # From the root of the repository; from anywhere in it, as by #include; by the file's name alone,
