@@ -110,7 +110,7 @@ def test_nothing_is_asked_but_launches(op, entry):
 @each_entry
 def test_each_plan_queues_its_launches(op, entry):
     """No parameter of a kernel depends on more than addresses, or holds bits by chance."""
-    function = op._call if entry == "call" else op.entry_point(entry).__wrapped__
+    function = partial(op._serve, entry)
     for dtype in (np.float16, np.float32, np.float64):
         call = writing(on_device(op, entry, dtype))
         of_its_own = _cpu.CachedCall(function, op, entry)

@@ -302,7 +302,7 @@ def test_an_op_inside_an_op_leaves_its_caller_unrecorded():
             self.inner = inner
             self._enter(call=Entry("outer", self._declare(outer)))
 
-        def _call(self, x):
+        def _serve(self, entry, x):
             with call.Call("outer", x=x) as now:
                 y, made = now.output("out", None, "x")
                 relu = _cpu.ACTIVATIONS.index("relu")

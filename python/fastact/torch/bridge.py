@@ -54,5 +54,5 @@ def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
         return dispatch.call(op, named)
     if not any(map(foreign.requires_grad, tensors)):
-        return op._call(*args, **kwargs)
+        return op._serve("call", *args, **kwargs)
     return recorder(op, args, kwargs)(args, kwargs)

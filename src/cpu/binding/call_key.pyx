@@ -67,7 +67,9 @@ cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t fla
     cdef int64_t item = item_size(a.dtype), size = count_of(a.ndim, a.shape), low = 0, high = 0
     cdef int64_t step
     cdef int i, same
-    if key.arrays == MAX_ARRAYS or a.ndim > MAX_KEY_AXES or <intptr_t>a.data & (item - 1) or size == 0:
+    if key.arrays == MAX_ARRAYS or a.ndim > MAX_KEY_AXES or size == 0:
+        return False
+    if <intptr_t>a.data & (item - 1):
         return False
     for same in range(key.arrays + 1):
         if same == key.arrays or key.data[same] == a.data:

@@ -116,7 +116,7 @@ cdef extern from *:
 
 
 def kernel_addresses(str isa):
-    """Give the addresses of an instruction set's kernels by name (binding/kernel_list.cpp) and dtype.
+    """Give the addresses of an instruction set's kernels by name (kernel_list.cpp) and dtype.
 
     It need not be one that this processor has: who disassembles the kernels does not run them.
     """
