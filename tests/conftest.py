@@ -150,13 +150,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if id(item) not in gone]
 
 
-def pytest_collection_finish() -> None:
-    """What has been made until now stays to the end: no test's garbage collector looks through it.
+def collect() -> None:
+    """Collect garbage; what is left stays to the end, and no later collection looks through it.
 
-    The test items alone are tens of thousands, and some tests collect many times.
+    The test items alone are tens of thousands, and torch's compiler has as many objects as they.
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    collect()
 
 
 ISAS = [FORCED_ISA] if FORCED_ISA else _cpu.supported_isas()
@@ -283,7 +287,7 @@ def device(request: pytest.FixtureRequest) -> Framework:
 def held() -> Iterator[Callable[[], int]]:
     """How many bytes a test holds on the emulated device, whoever else holds some: none at last."""
     emulated = pytest.importorskip("fastact._cuda_emulated")
-    gc.collect()  # what others left in cycles goes before, not meanwhile
+    collect()  # what others left in cycles goes before, not meanwhile
     before = emulated.live_bytes()
     yield lambda: emulated.live_bytes() - before
     assert emulated.live_bytes() == before

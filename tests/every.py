@@ -145,14 +145,24 @@ with warnings.catch_warnings(action="ignore"):  # of groups without elements
 def each_call(
     places: Sequence[Framework], kept: Callable[[Any, Any], bool] = lambda op, way: True
 ) -> Any:
-    """Each op in each way to call it that it has, in each of these places."""
+    """Each op in each way to call it that it has, in each of these places.
+
+    A plain run has on devices each op in one way, and each other way on one op a family.
+    """
     with warnings.catch_warnings(action="ignore"):
         rows = [
             (op, way, place) for op, way in PAIRS if kept(op, way) for place in places
             if place.exact or "by" not in way  # groups are the CPU's
         ]  # fmt: skip
-    ids = ["-".join((op.name, *way, place.name)) for op, way, place in rows]
-    return pytest.mark.parametrize(("op", "way", "place"), rows, ids=ids)
+    shown, params = set(), []
+    for op, way, place in rows:
+        key = op.family, repr(way), place.name
+        marks = pytest.mark.thorough if way and not place.exact and key in shown else ()
+        shown.add(key)
+        params.append(
+            pytest.param(op, way, place, marks=marks, id="-".join((op.name, *way, place.name)))
+        )
+    return pytest.mark.parametrize(("op", "way", "place"), params)
 
 
 #: NumPy's arrays, and each device's.

@@ -1,12 +1,12 @@
 """DLPack capsules that lie: refused with the op's and the argument's names, and never believed."""
 
-import gc
 import re
 
 import capsules
 import numpy as np
 import pytest
 from asserting import passes
+from conftest import collect
 from judged import refused
 
 import fastact as fa
@@ -68,7 +68,7 @@ def test_right_ones_are_read(name):
     assert view.dtype >= 0
     size = view.size
     del view
-    gc.collect()
+    collect()
     assert producer.deleted == (0 if "no-deleter" in name else 1)
     dtype = next((n for n in ("float64", "float16") if n == name), "float32")
     producer = capsules.right()[name]

@@ -1,13 +1,18 @@
 """Frameworks other than NumPy: what comes back is theirs, and nothing is copied on the way in."""
 
-import gc
 import weakref
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
-from conftest import assert_all_same_bits, assert_same_bits, by_representatives, sample
+from conftest import (
+    assert_all_same_bits,
+    assert_same_bits,
+    by_representatives,
+    collect,
+    sample,
+)
 from devices import FRAMEWORKS, from_torch, to_torch
 from every import Call, moved, results
 from processes import python_output
@@ -37,7 +42,7 @@ def test_torch_output_is_torchs_own(op):
     y = op(x)
     expected = y.clone()
     del x
-    gc.collect()
+    collect()
     y.add_(1).sub_(1)
     assert torch.allclose(y, expected, atol=1e-6)
     ref = weakref.ref(y)

@@ -169,6 +169,8 @@ def test_classes_of_the_binding():
     refused("an op that was not declared can't be called", undeclared, np.ones(3))
     with pytest.raises(AttributeError):
         undeclared._take_fast_path("relu", 0, ())
+    half = type("Half", (_cpu.CachedOp,), {n: getattr(fa.relu, n) for n in ("forward", "backward")})
+    refused("an op that was not declared", half()._take_fast_path, "relu", 0, ())
     with pytest.raises(OverflowError):
         fa.relu._take_fast_path("relu", 5, (1.0,) * 5)
 

@@ -441,3 +441,23 @@ def test_more_elements_than_an_int_counts():
 
 def test_the_ops_that_fail_are_ops_of_the_library():
     assert set(NAMES) <= {op.name for op in OPS}
+
+
+def test_keywords_that_another_thread_takes_away():
+    """An array that nobody but the dict of keywords holds lives as long as a kernel writes it."""
+    code = """
+import _thread, time
+import fastact as fa
+import numpy as np
+x = np.random.default_rng(0).normal(size=(256, 1 << 14))
+for _ in range(4):
+    fa.softmax(x, out=np.empty_like(x))
+for _ in range(8):
+    named = {"out": np.empty_like(x)}
+    _thread.start_new_thread(fa.softmax, (x,), named)
+    time.sleep(0.003)  # it runs for longer
+    named.clear()
+    time.sleep(0.05)
+print("done")
+"""
+    assert python_output(code).strip() == "done"

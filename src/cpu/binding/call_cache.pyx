@@ -687,6 +687,8 @@ cdef class CachedOp:
         cdef FastPath fast
         cdef CachedCall point
         for i, point in enumerate((self.entry, self.forward, self.backward)):
+            if point is None:
+                raise TypeError("fastact._cpu: an op that was not declared has no fast path")
             fast = FastPath.__new__(FastPath)
             fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
             fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
@@ -711,9 +713,13 @@ cdef dict NO_NAMES = {}
 
 
 # Slots that take the interpreter's tuple and dict as they are: a `__call__` of Cython's copies the
-# dict, which takes 30 ns. Nobody changes it, for it may be the caller's own.
+# dict, which takes 30 ns. Nobody changes it. One that somebody else holds, too, is copied: he may
+# take arrays out of it while kernels write them, and nobody but the dict holds these.
 cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
-    cdef dict named = NO_NAMES if kwargs is NULL else <dict>kwargs
+    cdef bint is_shared = kwargs is not NULL and references(kwargs) != 1
+    cdef dict named = NO_NAMES
+    if kwargs is not NULL:
+        named = dict(<dict>kwargs) if is_shared else <dict>kwargs
     if entry.fast is not None and call_cache_enabled:
         refuse_current_draft()
         result = entry.fast.serve(args, named, entry.casts)

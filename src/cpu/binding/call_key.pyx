@@ -249,6 +249,8 @@ cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) excep
     if kwargs:
         put(key, IS_KEYWORDS)
         while PyDict_Next(kwargs, &at, &name, &value):
+            if not PyUnicode_CheckExact(<object>name):
+                return False
             if not put_text(key, <object>name) or not put_value(key, <object>value, 0):
                 return False
     return key.arrays > 0

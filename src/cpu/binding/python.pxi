@@ -32,6 +32,7 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItem(dict, object) noexcept
     PyObject* PyTuple_GET_ITEM(tuple, Py_ssize_t) noexcept
     PyTypeObject* Py_TYPE(object) noexcept
+    Py_ssize_t references "Py_REFCNT"(PyObject*) noexcept
     bint PyType_HasFeature(PyTypeObject*, unsigned long) noexcept
     bint PyType_CheckExact(object) noexcept
     enum: Py_TPFLAGS_HEAPTYPE

@@ -97,9 +97,8 @@ struct Sum {
 using ValidMean = Sum<Itself, true>;
 
 // Sums of d = x - shift and of d^2; with kSkips those of terms that are not NaN, and their number,
-// which is the last set. Of converted
-// terms d is a multiply-add, in the pipes that conversion and addition leave idle
-// (simd/accumulators.h): with 1 and -shift.
+// which is the last set. For converted terms d is a multiply-add, in the pipes that conversion and
+// addition leave idle (simd/accumulators.h): with 1 and -shift.
 template <bool kSkips>
 struct Shifted {
   using Plain = std::conditional_t<kSkips, Shifted<false>, void>;

@@ -95,8 +95,13 @@ WeightedSums plan_weighted(const MomentsCall& call, void* partials) {
   const int64_t of_output = outer > 0 ? std::abs(step[outer - 1]) : 0;
   const int64_t of_term = rank > outer ? std::abs(step[rank - 1]) : 0;
   const bool is_by_output = sums.terms >= kLongTerms && (sums.outputs == 1 || of_term <= of_output);
-  const int most = sums.terms <= kFewTerms ? kThreads : kWarp;
-  sums.tx = is_by_output ? 1 : power_of_two_from(sums.outputs, most);
+  // How many threads share the terms of an output depends on the other outputs only where there are
+  // few of them with many terms apart in memory: elsewhere its bits would depend on them for
+  // nothing.
+  sums.tx = is_by_output              ? 1
+            : sums.terms <= kFewTerms ? kThreads
+            : sums.terms < kLongTerms ? kWarp
+                                      : power_of_two_from(sums.outputs, kWarp);
   sums.ty = kThreads / sums.tx;
   sums.tiles = ceil_div(sums.outputs, sums.tx);
   cut(&sums.chunks, sums.terms, is_by_output ? kWeightedChunk : kWeightedRows);

@@ -3,10 +3,10 @@
 // The statistics are moments (reductions/reduce.h) over every axis but the channels'. Everything
 // after them goes chunk by chunk in the compute type (core/chunk_reader.h), with the activation's
 // kernel on a chunk that lies in the first-level cache. Contiguous arrays of 16 bits, where there
-// is no activation, need no such chunk: the kernels convert as they go. The channel coefficients, a
-// few numbers a channel, are computed once a call. Where the channels are rows (NCHW) a coefficient
-// is one number a row, or is spread over a chunk of short rows; where they are the columns
-// (channels last) the coefficients are a row themselves, repeated for short rows.
+// is no activation, need no such chunk: the kernels convert as they go, but for short rows. The
+// channel coefficients, a few numbers a channel, are computed once a call. Where the channels are
+// rows (NCHW) a coefficient is one number a row; where they are the columns (channels last) the
+// coefficients are a row themselves, repeated for short rows.
 //
 // Backward makes two passes over dy and x: the sums of p and of p (x - mean), then dx. A lane of
 // the compute type takes 8 terms (norms/channels/kernels.h), and everything after that
