@@ -68,13 +68,17 @@ def draw(title: str, unit: str, panels: Panels, path: Path) -> None:
     size = (1.8 + 3.0 * len(columns), 1.6 + 2.4 * len(rows))
     layout = {"nrows": len(rows), "ncols": len(columns), "figsize": size}
     figure, grid = pictures.figure_of(**layout, sharex=True, sharey=True)
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    handles: dict[str, Any] = {}
     for (row, column), lines in panels.items():
         axes = grid[rows.index(row), columns.index(column)]
-        for number, (name, line) in enumerate(lines.items()):
+        for name, line in lines.items():
+            number = names.index(name)
             at, values = zip(*sorted(line.items()), strict=True)
             hue, marker = HUES[number % len(HUES)], MARKERS[number % len(MARKERS)]
             places = [commits.index(one) for one in at]
-            (drawn,) = axes.plot(places, values, label=name, color=hue, marker=marker)
+            (drawn,) = axes.plot(places, values, color=hue, marker=marker)
+            handles[name] = drawn
             # Later lines are wider and lie below, so that lines that coincide all show.
             drawn.set(linewidth=1.6 + 0.9 * number, zorder=9 - number)
         days = (f"{commit}  {datetime.fromtimestamp(d / 1e3, UTC):%F}" for d, commit in commits)
@@ -84,8 +88,7 @@ def draw(title: str, unit: str, panels: Panels, path: Path) -> None:
         axes.set_ylabel(unit)
         axes.label_outer()
         pictures.plain(axes)
-    handles, names = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right upper")
+    figure.legend([handles[name] for name in names], names, loc="outside right upper")
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures.save(figure, title, path)
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -64,6 +64,13 @@ class GpuRow(Row):
         both: Any = super().joined(later)
         left_out = self.left_out | later.left_out
         return replace(both, wrong=self.wrong + later.wrong, left_out=left_out)
+
+    def but(self, peers: Collection[str]) -> GpuRow:
+        """Leave some peers out, and what was wrong with them."""
+        left: GpuRow = super().but(peers)  # type: ignore[assignment]
+        wrong = tuple(peer for peer in self.wrong if peer not in peers)
+        left_out = {peer: why for peer, why in self.left_out.items() if peer not in peers}
+        return replace(left, wrong=wrong, left_out=left_out)
 
     @property
     def problems(self) -> list[str]:

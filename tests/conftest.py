@@ -26,7 +26,9 @@ from fastact.interop.call import Call
 # The same examples in every run, so that a failure is a change's own; others are drawn by
 # `pytest --hypothesis-profile=random`, and by tools/fuzz.py.
 # How long an example takes to draw is the machine's affair.
-settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "random", deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
 settings.load_profile("repeatable")
 

@@ -55,7 +55,7 @@ EMPTY = [(0, 4), (4, 0), (0, 0), (0, 4, 6), (2, 0, 6), (2, 4, 0)]
 
 
 #: Ops whose elements don't depend on each other: a long row shows no more of them than a short one.
-MAPS = ("activations", "bias", "dropout", "gated", "gates", "parametric")
+MAPS = ("activations", "dropout")
 
 #: Normal numbers, drawn once: to draw them for each array would take a third of the tests' time.
 NORMAL = np.random.default_rng(0).normal(size=1 << 20)

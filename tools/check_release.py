@@ -26,10 +26,7 @@ ROOT = Path(__file__).parents[1]
 # Bytes of a wheel for x86-64, which has three instruction sets. 3 MB are wanted, and what keeps it
 # from them is in docs/design/packaging.md.
 _LARGEST = 6_500_000
-_MODULES = {
-    "fastact": ("_cpu.*.so", "_jax.*.so"),
-    "fastact_cuda": ("_cuda.*.so",),
-}
+_MODULES = {"fastact": ("_cpu.*.so", "_jax.*.so"), "fastact_cuda": ("_cuda.*.so",)}
 _BESIDE = {"fastact": ("*.py", "*.pyi", "py.typed"), "fastact_cuda": ()}
 
 

@@ -249,7 +249,7 @@ void reductions() {
           std::copy(reduced, reduced + c.reduced.size(), call.axes.flags);
           call.of_m2 = kM2, call.skips = skips;
           auto moments = std::make_unique<Reducer>();
-          prepare(moments.get(), table->reduce, call);
+          prepare(moments.get(), *table, call);
           reduce_partition(moments.get(), 0, 1);
           Hash hash;
           for (const Array* part : results) part->add_to(&hash);

@@ -23,6 +23,7 @@ import fastact.torch
 import fastact.torch.nn as fnn
 from fastact import _cpu
 from fastact.torch import autograd
+from fastact.torch.nn import activations
 
 # torch's own, of what it loads at the first use
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -31,14 +32,13 @@ FEW = (nn.Mish, nn.LeakyReLU, nn.GELU)
 
 
 def cases() -> Iterator[Any]:
-    """Modules of activations go one way, and so do those of one kind for 1, 2 or 3 axes: a plain
-    run has three of the former, and the first of the latter."""
-    seen = set()
+    """Modules of activations go one way, and so do norms of 1, 2 or 3 axes: a plain run has three
+    of the former, and the latter of one."""
     for case in CASES:
-        kind = case.torch_class.__name__.rstrip("d").rstrip("123"), repr(case.options)
-        is_activation = hasattr(getattr(fnn, case.torch_class.__name__), "op")
-        is_more = case.torch_class not in FEW if is_activation else kind in seen
-        seen.add(kind)
+        name = case.torch_class.__name__
+        is_activation = issubclass(getattr(fnn, name), activations.ActivationModule)
+        is_more = is_activation and case.torch_class not in FEW
+        is_more |= name.endswith(("Norm2d", "Norm3d"))
         yield pytest.param(case, marks=pytest.mark.thorough if is_more else (), id=str(case))
 
 

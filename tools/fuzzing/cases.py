@@ -357,11 +357,7 @@ class Draw:
         return replace(self.array(name, shape, values, dtype), form="array")
 
     def leader(
-        self,
-        name: str,
-        shape: Shape,
-        values: str = "plain",
-        integers: np.dtype[Any] | None = None,
+        self, name: str, shape: Shape, values: str = "plain", integers: np.dtype[Any] | None = None
     ) -> Array:
         """The operand that decides the dtype; integers and lists too, in NumPy.
 

@@ -6,13 +6,13 @@ starts another worker behind it.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import multiprocessing
 import os
 import signal
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,16 +32,22 @@ CHUNK = 250  # cases that a worker is given at a time
 def serve(worker: Any, settings: Settings, pipe: Any, at: Any) -> None:
     """A worker process: ranges of cases come in, tallies go out; at: the number of its case."""
     faulthandler.enable()  # whatever kills it shows where
-    runs = worker(settings)
 
     def note(number: int) -> None:
         at.value = number
         faulthandler.dump_traceback_later(HANGS, exit=True)  # with exit code 1
 
-    with contextlib.suppress(EOFError):
+    note(at.value)  # it may hang before its first case
+    try:
+        runs = worker(settings)
         while True:
             pipe.send(runs.run(pipe.recv(), note))
             faulthandler.cancel_dump_traceback_later()
+    except EOFError:
+        return
+    except BaseException:  # of which an interpreter has the exit code of one that hangs
+        traceback.print_exc()
+        os._exit(3)
 
 
 class Campaign:
