@@ -12,6 +12,28 @@
 namespace fastact {
 namespace {
 
+// Turns elements round, a vector at a time: to IN/OUT, from IN of n elements, the first of them the
+// last in memory.
+template <class T>
+void reverse_row(char* to, const char* from, int64_t n) {
+  constexpr int64_t kBytes = 16, kCount = kBytes / sizeof(T);
+  typedef T Several __attribute__((vector_size(kBytes)));
+  typedef uint32_t Words __attribute__((vector_size(kBytes)));
+#pragma GCC unroll 4
+  for (; n >= kCount; n -= kCount, to += kBytes, from -= kBytes) {
+    Several v, reversed;
+    memcpy(&v, from - kBytes + sizeof(T), kBytes);
+    if constexpr (sizeof(T) == sizeof(uint16_t)) {  // GCC would insert them one by one
+      const Words w = (Words)v, pairs = {w[3], w[2], w[1], w[0]};
+      reversed = (Several)(pairs << 16 | pairs >> 16);
+    } else {
+      for (int i = 0; i < kCount; ++i) reversed[i] = v[kCount - 1 - i];
+    }
+    memcpy(to, &reversed, kBytes);
+  }
+  for (; n > 0; --n, to += sizeof(T), from -= sizeof(T)) memcpy(to, from, sizeof(T));
+}
+
 // Every second element: of packed arrays whose halves are interleaved. Two vectors at a time, but
 // for the last ones, behind which nothing may be read.
 template <class T>
@@ -47,6 +69,10 @@ void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride
   constexpr int64_t kItem = sizeof(T);
   if (to_stride == kItem && from_stride == kItem) {
     memcpy(to, from, n * kItem);
+  } else if (to_stride == kItem && from_stride == -kItem) {
+    reverse_row<T>(to, from, n);
+  } else if (to_stride == -kItem && from_stride == kItem) {
+    reverse_row<T>(to - (n - 1) * kItem, from + (n - 1) * kItem, n);
   } else if (to_stride == kItem && from_stride == 2 * kItem) {
     gather_pairs<T>(to, from, n);
   } else if (to_stride == kItem && from_stride == 0) {
