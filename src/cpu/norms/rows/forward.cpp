@@ -65,7 +65,7 @@ struct NormForward : NormChunks, RowPass {
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
         dropper(a.operands, *a.table->bias, a.drop, Norm::kNumbers) {
-    width = std::clamp<int64_t>(together_bytes() / row_bytes(), 1, kTogether);
+    width = std::clamp<int64_t>(together_bytes() / norm.row_bytes(), 1, kTogether);
     reader.bypass_caches(Norm::kY);
   }
 
@@ -173,9 +173,8 @@ struct NormForward : NormChunks, RowPass {
 
   bool gates_x() const { return has_gate && norm.gate_first; }
   bool gates_z() const { return has_gate && !norm.gate_first; }
-  int64_t row_bytes() const { return s.columns.size * s.compute_item; }
   // Whether x f(gate) is made once for both passes.
-  bool keeps_rows() const { return gates_x() && row_bytes() <= kGatedBytes; }
+  bool keeps_rows() const { return gates_x() && norm.row_bytes() <= kGatedBytes; }
 
   // f(gate) of the n elements to which the reader went, before anything is written.
   void set_gate(int64_t n) {
@@ -215,7 +214,7 @@ struct NormForward : NormChunks, RowPass {
     reader.go(index, column, n);
     if constexpr (has_gate) {
       if (keeps_rows())
-        return of_gate.rows + (index - first_kept) * row_bytes() + column * s.compute_item;
+        return of_gate.rows + (index - first_kept) * norm.row_bytes() + column * s.compute_item;
       if (gates_x()) {
         set_gate(n);
         multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
@@ -230,8 +229,8 @@ struct NormForward : NormChunks, RowPass {
     row->z = s.row(Norm::kY, index);
     find_next(index, 0, row);
     const int64_t spans = norm.spans_of_row();
-    kernels.normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
-                            bias.of_spans(index, norm.span, spans));
+    kernels.normalise_spans(*row, spans, norm.span, weight.of_spans(index, 0, norm.span, spans),
+                            bias.of_spans(index, 0, norm.span, spans));
   }
 
   // Finds what comes after a chunk, once this row and its neighbours are done. On AMD's processors
@@ -253,7 +252,7 @@ struct NormForward : NormChunks, RowPass {
     int64_t at[kRoots];
     const char* base = s.data[source];
     for (int64_t i = 0; i < n; ++i)
-      at[i] = keeps_rows() ? i * row_bytes() : s.row(source, first + i) - base;
+      at[i] = keeps_rows() ? i * norm.row_bytes() : s.row(source, first + i) - base;
     if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
     accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
         base, at, n, size, 0, numbers[statistic.first], kRoots);
