@@ -60,8 +60,11 @@ class NormParameterReader {
     if (is_wide && s.columns.count == 2 && s.columns.length[1] == span &&
         s.columns.stride[k][1] == 0)
       return {base_of(row) + first * s.columns.stride[k][0], s.columns.stride[k][0]};
-    for (int64_t r = 0; r < count; ++r)
-      memcpy(span_buffer + r * s.compute_item, of_element(row, (first + r) * span), s.compute_item);
+    if (base_of(row) != span_base || first != first_span)
+      for (int64_t r = 0; r < count; ++r)
+        memcpy(span_buffer + r * s.compute_item, of_element(row, (first + r) * span),
+               s.compute_item);
+    span_base = base_of(row), first_span = first;
     return {span_buffer, s.compute_item};
   }
 
@@ -105,7 +108,8 @@ class NormParameterReader {
   const bool is_direct, is_shared;
   const bool is_wide;  // of the compute type where it lies, and aligned
   ChunkReader reader;
-  const char* read_base = nullptr;
+  const char *read_base = nullptr, *span_base = nullptr;
+  int64_t first_span = 0;
   int64_t read_column = -1, read_count = -1;
   alignas(64) char buffer[kPiece * sizeof(double)], span_buffer[kPiece * sizeof(double)];
 };
