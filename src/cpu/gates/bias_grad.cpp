@@ -135,41 +135,35 @@ class GateBiasSums : public BlockSource {
   // lane IN/OUT: every kLanes-th of so many stored rows, several at once: lanes are not read and
   // written for every one.
   void add_stored(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
-    int64_t at[kDeep];
-    const bool is_whole = n == g.columns;
-    for (int64_t done = 0; done < rows; done += kDeep * kLanes, fresh = false) {
-      const int64_t count = std::min(kDeep, ceil_div(rows - done, kLanes));
-      for (int k = 0; k < g.biases; ++k) {
-        const bool is_gate = k < kGatesOf[g.kind];
-        const GateOperand& s = g.operands[operand_of_sum(g, k)];
-        const int64_t position = is_gate ? gradients.gate_order[k] : k;
-        if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
-        for (int64_t i = 0; i < count; ++i) at[i] = g.offset(s, row + done + i * kLanes);
-        r.kernels->add_rows(s.data + first * s.column, at, 1, count,
-                            is_whole && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
-                            lane + position * n, 0, fresh, 0);
-      }
-    }
+    for (int64_t done = 0; done < rows; done += kDeep * kLanes, fresh = false)
+      add(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), 0, fresh, lane);
   }
 
-  // Rows row + begin .. row + end of gradients that pass through buffers.
+  // Rows row + begin .. row + end of gradients of which some pass through buffers.
   void add_made(int64_t first, int64_t n, int64_t row, int64_t begin, int64_t end) {
     for (int64_t i = begin, m; i < end; i += m) {
       m = tiles.tile(row + i, std::min(end - i, g.moves ? kGatePiece / n : 1), first, n);
-      for (int k = 0; k < g.biases; ++k) {
-        const int index = operand_of_sum(g, k);
-        const GateOperand& s = g.operands[index];
-        const int64_t position = k < kGatesOf[g.kind] ? gradients.gate_order[k] : k;
-        for (int64_t j = 0; j < m; ++j) {
-          const int64_t at =
-              tiles.is_direct(index) ? g.offset(s, row + i + j) : j * n * g.elements.compute_item;
-          const char* start =
-              tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
-          r.kernels->add_rows(start, &at, 1, 1, n, nullptr,
-                              lanes + ((i + j) % kLanes * g.biases + position) * n, 0,
-                              i + j < kLanes, 0);
-        }
-      }
+      for (int64_t j = 0; j < m; ++j)
+        add(first, n, row + i + j, 1, j, i + j < kLanes, lanes + (i + j) % kLanes * g.biases * n);
+    }
+  }
+
+  // lane IN/OUT: `count` rows, kLanes apart, or the row of a buffer.
+  void add(int64_t first, int64_t n, int64_t row, int64_t count, int64_t made_row, bool fresh,
+           double* lane) {
+    int64_t at[kDeep];
+    const bool are_joined = reads_back && n == g.columns;  // all gates lie in the row of the first
+    for (int k = 0; k < g.biases; ++k) {
+      const int index = operand_of_sum(g, k);
+      const bool is_gate = k < kGatesOf[g.kind], is_direct = tiles.is_direct(index);
+      const GateOperand& s = g.operands[index];
+      const int64_t position = is_gate ? gradients.gate_order[k] : k;
+      if (are_joined && is_gate && position > 0) continue;
+      for (int64_t i = 0; i < count; ++i)
+        at[i] = is_direct ? g.offset(s, row + i * kLanes) : made_row * n * g.elements.compute_item;
+      r.kernels->add_rows(is_direct ? s.data + first * s.column : tiles.made(index), at, 1, count,
+                          are_joined && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
+                          lane + position * n, 0, fresh, 0);
     }
   }
 
