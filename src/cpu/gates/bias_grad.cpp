@@ -63,7 +63,9 @@ bool splits_rows(int64_t rows, int64_t tiles, int threads) {
 class GateBiasSums : public BlockSource {
  public:
   explicit GateBiasSums(const BiasGradients& given)
-      : gradients(given), g(given.gates), r(given.sums[0]), tiles(g) {}
+      : gradients(given), g(given.gates), r(given.sums[0]), tiles(g) {
+    for (int k = 0; k < g.biases; ++k) reads_back &= tiles.is_direct(operand_of_sum(g, k));
+  }
 
   void run(int64_t index, int64_t partitions) {
     if (!gradients.parts) return reduce_tasks(gradients.sums, g.biases, *this, index, partitions);
@@ -72,15 +74,21 @@ class GateBiasSums : public BlockSource {
       part(i);
   }
 
+  // Gradients that are stored as they are computed are read again from the cache, a band of rows
+  // after the other.
   Results block(int64_t first, int64_t n, int64_t row, int64_t rows) override {
     const int64_t width = n * g.biases;
-    if (rows * width * g.elements.compute_item > kL2Bytes || !reads_back_all()) {
-      add_block(first, n, row, rows, lanes);
-      r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
-    } else {
-      for (int64_t k = 0; k < rows;) k += tiles.tile(row + k, rows - k, first, n);
-      fold(first, n, row, rows, 0, 1, lanes);
+    const int64_t deep =
+        std::clamp<int64_t>(kL2Bytes / (kLanes * width * g.elements.compute_item), 1, kDeep);
+    const int64_t band = reads_back ? deep * kLanes : kLanes;
+    for (int64_t done = 0; done < rows; done += band) {
+      const int64_t end = std::min(done + band, rows);
+      for (int64_t k = done; reads_back && k < end;) k += tiles.tile(row + k, end - k, first, n);
+      for (int64_t lane = 0; reads_back && lane < std::min<int64_t>(kLanes, end - done); ++lane)
+        add_stored(first, n, row + done + lane, end - done - lane, done == 0, lanes + lane * width);
+      if (!reads_back) add_made(first, n, row, done, end);
     }
+    r.table->fold(lanes, std::min<int64_t>(rows, kLanes), width);
     return {lanes, nullptr, 0};
   }
 
@@ -96,114 +104,66 @@ class GateBiasSums : public BlockSource {
   void part(int64_t index) {
     const int64_t begin = index * gradients.part_lanes,
                   every = gradients.parts * gradients.part_lanes;
-    const bool reads_back = reads_back_all();
     if (reads_back)
       for (int64_t row = begin; row < g.batch.size; row += every)
         tiles.run(row, std::min(gradients.part_lanes, g.batch.size - row), 0, g.columns);
     for (int64_t first = 0; first < g.columns; first += r.tile) {
       const int64_t n = std::min(r.tile, g.columns - first), width = n * g.biases;
-      double* to = lanes_of(gradients, first);
-      if (!reads_back)
-        for (int64_t row = begin; row < g.batch.size; row += every)
-          add_made(first, n, 0, row, std::min(row + gradients.part_lanes, g.batch.size), lanes);
+      for (int64_t row = begin; row < g.batch.size; row += every) {
+        const int64_t end = std::min(row + gradients.part_lanes, g.batch.size);
+        if (!reads_back) add_made(first, n, 0, row, end);
+        for (int64_t lane = row; reads_back && lane < std::min<int64_t>(kLanes, end); ++lane)
+          add_stored(first, n, lane, g.batch.size - lane, true, lanes + lane * width);
+      }
       for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.size);
            ++lane) {
-        double* sums = reads_back ? lanes : lanes + lane * width;
-        if (reads_back)
-          fold(first, n, 0, g.batch.size, lane, every, lanes);
-        else
-          fold_made(lane, every, width);
-        std::copy_n(sums, width, to + lane * width);
+        fold(lane, every, width);
+        std::copy_n(lanes + lane * width, width, lanes_of(gradients, first) + lane * width);
       }
     }
   }
 
   // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
   // fold.
-  void fold_made(int64_t lane, int64_t step, int64_t width) {
+  void fold(int64_t lane, int64_t step, int64_t width) {
     const int64_t count = std::min<int64_t>(g.batch.size, kLanes);
     for (int64_t half = kLanes / 2; half >= step; half /= 2)
       for (int64_t l = lane; l < half && l + half < count; l += step)
         for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
   }
 
-  bool reads_back_all() const {
-    bool reads_back = true;
-    for (int k = 0; k < g.biases; ++k) reads_back &= tiles.is_direct(operand_of_sum(g, k));
-    return reads_back;
-  }
-
-  // to OUT: the lanes lane, lane + step, ... in the order of the table's fold, but each of them is
-  // added up when it is needed: five are in memory instead of all.
-  bool fold(int64_t first, int64_t n, int64_t row, int64_t rows, int64_t lane, int64_t step,
-            double* to) {
-    if (lane >= rows) return false;
-    if (step == kLanes) {
-      for (int64_t done = lane; done < rows; done += kDeep * kLanes)
-        add_stored(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)),
-                   done == lane, to);
-      return true;
-    }
-    const int64_t width = n * g.biases;
-    fold(first, n, row, rows, lane, 2 * step, to);
-    if (fold(first, n, row, rows, lane + step, 2 * step, to + width)) r.table->fold(to, 2, width);
-    return true;
-  }
-
-  // lane OUT [kLanes][n a gate]: the rows of a block.
-  void add_block(int64_t first, int64_t n, int64_t row, int64_t rows, double* lane) {
-    const bool reads_back = reads_back_all();
-    const int64_t few = kLanes * n * g.biases * g.elements.compute_item;
-    const int64_t deep =
-        reads_back ? std::clamp<int64_t>(kL2Bytes / few, 1, kDeep) * kLanes : kLanes;
-    for (int64_t done = 0; done < rows; done += deep) {
-      const int64_t end = std::min(done + deep, rows);
-      if (!reads_back) {
-        add_made(first, n, row, done, end, lane);
-        continue;
-      }
-      for (int64_t k = done; k < end;) k += tiles.tile(row + k, end - k, first, n);
-      for (int64_t l = 0; l < std::min<int64_t>(kLanes, end - done); ++l)
-        add_stored(first, n, row + done + l, ceil_div(end - done - l, kLanes), done == 0,
-                   lane + l * n * g.biases);
-    }
-  }
-
-  // Gradients that are stored as they are computed are read again, several rows of a lane at once:
-  // lanes are not read and written for every one.
+  // lane IN/OUT: every kLanes-th of so many stored rows, several at once: lanes are not read and
+  // written for every one.
   void add_stored(int64_t first, int64_t n, int64_t row, int64_t rows, bool fresh, double* lane) {
-    int64_t at[kDeep];
-    const bool is_whole = n == g.columns;
-    for (int k = 0; k < g.biases; ++k) {
-      const bool is_gate = k < kGatesOf[g.kind];
-      const GateOperand& s = g.operands[operand_of_sum(g, k)];
-      const int64_t position = is_gate ? gradients.gate_order[k] : k;
-      if (is_whole && is_gate && position > 0) continue;  // it lies in the row of the first
-      for (int64_t i = 0; i < rows; ++i) at[i] = g.offset(s, row + i * kLanes);
-      r.kernels->add_rows(s.data + first * s.column, at, 1, rows,
-                          is_whole && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
-                          lane + position * n, 0, fresh, 0);
-    }
+    for (int64_t done = 0; done < rows; done += kDeep * kLanes, fresh = false)
+      add(first, n, row + done, std::min(kDeep, ceil_div(rows - done, kLanes)), 0, fresh, lane);
   }
 
-  // Rows row + begin .. row + end of gradients that pass through buffers.
-  void add_made(int64_t first, int64_t n, int64_t row, int64_t begin, int64_t end, double* lane) {
+  // Rows row + begin .. row + end of gradients of which some pass through buffers.
+  void add_made(int64_t first, int64_t n, int64_t row, int64_t begin, int64_t end) {
     for (int64_t i = begin, m; i < end; i += m) {
       m = tiles.tile(row + i, std::min(end - i, g.moves ? kGatePiece / n : 1), first, n);
-      for (int k = 0; k < g.biases; ++k) {
-        const int index = operand_of_sum(g, k);
-        const GateOperand& s = g.operands[index];
-        const int64_t position = k < kGatesOf[g.kind] ? gradients.gate_order[k] : k;
-        for (int64_t j = 0; j < m; ++j) {
-          const int64_t at =
-              tiles.is_direct(index) ? g.offset(s, row + i + j) : j * n * g.elements.compute_item;
-          const char* start =
-              tiles.is_direct(index) ? s.data + first * s.column : tiles.made(index);
-          r.kernels->add_rows(start, &at, 1, 1, n, nullptr,
-                              lane + ((i + j) % kLanes * g.biases + position) * n, 0,
-                              i + j < kLanes, 0);
-        }
-      }
+      for (int64_t j = 0; j < m; ++j)
+        add(first, n, row + i + j, 1, j, i + j < kLanes, lanes + (i + j) % kLanes * g.biases * n);
+    }
+  }
+
+  // lane IN/OUT: `count` rows, kLanes apart, or the row of a buffer.
+  void add(int64_t first, int64_t n, int64_t row, int64_t count, int64_t made_row, bool fresh,
+           double* lane) {
+    int64_t at[kDeep];
+    const bool are_joined = reads_back && n == g.columns;  // all gates lie in the row of the first
+    for (int k = 0; k < g.biases; ++k) {
+      const int index = operand_of_sum(g, k);
+      const bool is_gate = k < kGatesOf[g.kind], is_direct = tiles.is_direct(index);
+      const GateOperand& s = g.operands[index];
+      const int64_t position = is_gate ? gradients.gate_order[k] : k;
+      if (are_joined && is_gate && position > 0) continue;
+      for (int64_t i = 0; i < count; ++i)
+        at[i] = is_direct ? g.offset(s, row + i * kLanes) : made_row * n * g.elements.compute_item;
+      r.kernels->add_rows(is_direct ? s.data + first * s.column : tiles.made(index), at, 1, count,
+                          are_joined && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
+                          lane + position * n, 0, fresh, 0);
     }
   }
 
@@ -211,6 +171,7 @@ class GateBiasSums : public BlockSource {
   const Gates& g;
   const Reducer& r;
   GateTiles tiles;
+  bool reads_back = true;  // all gradients, from where they are stored
   alignas(64) double lanes[kLanes * kMostColumns];
 };
 

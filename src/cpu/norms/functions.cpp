@@ -1,5 +1,6 @@
 // The native functions of the norms: of rows (common/norms/call.h), and of channels, batch_norm and
 // norm_apply (common/norms/channel_call.h).
+#include <algorithm>
 #include <cmath>
 
 #include "common/norms/call.h"
@@ -21,11 +22,18 @@ void forward(const NormCall& call, const KernelTable* kernels) noexcept {
   run_planned(norm_forward_partition, size_of(x), call, kernels, NormCall::kX);
 }
 
+// Threads without a block of rows have nothing to hold.
+int64_t threads_that_hold(const Norm& norm, int64_t threads) {
+  return std::min(threads, norm.chunks * norm.groups);
+}
+
 int64_t backward_workspace(const NormCall& call, const KernelTable* kernels) {
-  if (is_empty(call.data[NormCall::kIn])) return 0;
+  const ArrayArgument& x = call.data[NormCall::kIn];
+  if (is_empty(x)) return 0;
   Norm norm;
   prepare(&norm, kernels, call, NormCall::kIn);
-  return norm_workspace_size(&norm);
+  return norm_sums_size(norm) +
+         norm_held_size(norm) * threads_that_hold(norm, resolve_threads(size_of(x)));
 }
 
 void backward(const NormCall& call, Execution* execution) {
@@ -38,14 +46,17 @@ void backward(const NormCall& call, Execution* execution) {
   }
   Norm norm;
   prepare(&norm, execution->kernels, call, NormCall::kIn);
-  const int64_t needed = norm_workspace_size(&norm);
+  const int64_t sums = norm_sums_size(norm), held = norm_held_size(norm);
   check_workspace("fastact._cpu", kNormBackward.name, execution->workspace, execution->bytes,
-                  needed, sizeof(double));
-  const int threads = resolve_threads(size_of(x));
-  if (needed > 0) norm.partial = reinterpret_cast<double*>(execution->workspace);
-  run_partitions(threads, norm_backward_partition, &norm);
-  if (needed > 0)
-    run_partitions(threads_for(needed / int64_t(sizeof(double)), threads), merge_norm_partition,
+                  sums + held, sizeof(double));
+  int64_t threads = resolve_threads(size_of(x));
+  if (held > 0)
+    threads = std::min(threads_that_hold(norm, threads), (execution->bytes - sums) / held);
+  norm.partial = reinterpret_cast<double*>(execution->workspace);
+  norm.held = execution->workspace + sums, norm.held_bytes = held;
+  run_partitions(int(threads), norm_backward_partition, &norm);
+  if (sums > 0)
+    run_partitions(threads_for(sums / int64_t(sizeof(double)), int(threads)), merge_norm_partition,
                    &norm);
 }
 

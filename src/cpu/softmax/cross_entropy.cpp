@@ -6,6 +6,7 @@
 
 #include "common/softmax/loss.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/rescaled.h"
 #include "cpu/softmax/softmax.h"
 
 namespace fastact {
@@ -236,15 +237,11 @@ void sum_weights(CrossEntropy* job) {
   constexpr int k = CrossEntropy::kWeight;
   job->weight_sum = double(s.columns.size);
   if (!s.data[k]) return;
-  // By TwoSum: of a large vocabulary, weights that are alike would be rounded alike.
-  double sum = 0.0, lost = 0.0;
-  for (int64_t i = 0; i < s.columns.size; ++i) {
-    const double weight = number_at(s.dtypes[k], s.data[k] + s.columns.offset(k, i));
-    const double next = sum + weight, added = next - sum;
-    lost += (sum - (next - added)) + (weight - added);
-    sum = next;
-  }
-  job->weight_sum = std::isfinite(lost) ? sum + lost : sum;
+  // Compensated: of a large vocabulary, weights that are alike would be rounded alike.
+  CompensatedSum sum;
+  for (int64_t i = 0; i < s.columns.size; ++i)
+    sum.add(number_at(s.dtypes[k], s.data[k] + s.columns.offset(k, i)));
+  job->weight_sum = sum.value();
 }
 
 // Writes the call's loss and divisor, of the partial sums.

@@ -86,9 +86,6 @@ struct SoftmaxKernels {
   // they have to be computed anew.
   double (*lower)(double block_max, double max);
 
-  // y OUT, past the caches, of a band = a factor, one a row, times exponentials IN.
-  void (*stream)(BlockRows exponentials, int64_t m, int64_t n, const double* factors, BlockRows y);
-
   // Exponentials that are kept, and their sums, are this power of two times as large.
   double scale_of_terms;
   // The factor that makes exp(z - lse - rest) of exponentials, where max is lse: of its reference.

@@ -4,7 +4,6 @@
 #include "common/softmax/loss.h"
 #include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"
-#include "cpu/simd/nontemporal.h"
 #include "cpu/softmax/loops.h"
 
 FASTACT_BEGIN_NAMESPACE
@@ -71,27 +70,6 @@ FASTACT_HD bool has_nan(const T* z, int64_t n) {
   bool found = false;
   for (int64_t i = 0; i < n; ++i) found |= z[i] != z[i];
   return found;
-}
-
-// Whole cache lines go past the caches, and what lies before and behind them does not.
-template <class T>
-void stream_rows(BlockRows exponentials, int64_t m, int64_t n, const double* factors, BlockRows y) {
-  constexpr int64_t kLine = kStepOf<T>;
-  for (int64_t j = 0; j < m; ++j) {
-    const T* const from = pointer<T>(exponentials.at + j * exponentials.stride);
-    T* const to = pointer<T>(y.at + j * y.stride);
-    const T factor = T(factors[j]);
-    const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine / sizeof(T));
-    int64_t i = 0;
-    for (; i < n && i < head; ++i) to[i] = from[i] * factor;
-    for (; i + kLine <= n; i += kLine) {
-      alignas(kCacheLine) T values[kLine];
-#pragma omp simd
-      for (int k = 0; k < kLine; ++k) values[k] = from[i + k] * factor;
-      stream_line(reinterpret_cast<const char*>(values), reinterpret_cast<char*>(to + i));
-    }
-    for (; i < n; ++i) to[i] = from[i] * factor;
-  }
 }
 
 // The sum of a row's exponentials, which are not kept, without its maximum, and how often that
@@ -387,7 +365,6 @@ constexpr SoftmaxKernels kernels_of() {
       merge<T>,
       {finish<T, false>, finish<T, true>},
       lower<T>,
-      stream_rows<T>,
       kUp<T>,
       factor_of<T>,
       slope_of_target,

@@ -13,23 +13,15 @@ using namespace softmax_roles;
 // Kind: of common/softmax/kinds.h.
 template <class Kind>
 struct Forward : RowStatistics {
-  const bool streams;  // y goes past the caches from where the exponentials are kept
-
-  explicit Forward(const Softmax& a)
-      : RowStatistics(a, kTileWidth, lies(a), Kind::kTakesTerms), streams(leaves_caches()) {}
+  explicit Forward(const Softmax& a) : RowStatistics(a, kTileWidth, lies(a), Kind::kTakesTerms) {
+    if (Kind::kHasY) reader.bypass_caches(Softmax::kY);
+  }
 
   // Tiles can be read and written where they lie.
   static bool lies(const Softmax& a) {
     return is_plain(a) && has_tiles(a.operands, Softmax::kX) &&
            (!Kind::kHasY || has_tiles(a.operands, Softmax::kY));
   }
-  bool leaves_caches() {
-    if (Kind::kHasY) reader.bypass_caches(Softmax::kY);
-    constexpr int64_t kFewLines = 16;  // of a row: at its ends, a store reads the line before
-    return keeps && !by_tiles && reader.bypasses(Softmax::kY) && s.rows.count <= 1 &&
-           row_bytes >= kFewLines * kVectorBytes;
-  }
-
   void visit(int64_t first, int64_t m) {
     find(Softmax::kX, first, m, Kind::kCountsMaxima, Kind::kHasY ? int(Softmax::kY) : -1);
     if (Kind::kTakesTerms && job.has_sink) {
@@ -81,14 +73,11 @@ struct Forward : RowStatistics {
     for (int64_t j = 0; Kind::kTakesTerms && !takes_kept && j < m; ++j)
       scaled[j] = rows.factor[j] * kernels.scale_of_terms;
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const BlockRows y = streams ? stored(Softmax::kY, b) : target(Softmax::kY, b, place());
+      const BlockRows y = target(Softmax::kY, b, place());
       if (takes_kept) {
         if (!is_single) of_block = factor_of_block(b);
         const double* const factors = is_single ? rows.factor : &of_block;
-        if (streams)
-          kernels.stream(kept(b), m, b.n, factors, y);
-        else
-          loops.apply[job.kind](kept(b), m, b.n, factors, nullptr, y);
+        loops.apply[job.kind](kept(b), m, b.n, factors, nullptr, y);
       } else {
         const BlockRows from = is_single && !keeps ? z_rows : z(Softmax::kX, b, place());
         if (Kind::kTakesTerms)

@@ -299,7 +299,7 @@ struct GroupBackward : GroupPass {
   explicit GroupBackward(const Norm& a)
       : GroupPass(a, {Norm::kDy, Norm::kIn, Norm::kDx}),
         has_dx(s.data[Norm::kDx]),
-        has_sums(a.partial),
+        has_sums(a.has_sums()),
         caches_p(!a.is_identity && has_dx && !a.accumulate && is_plain(Norm::kDx) &&
                  s.data[Norm::kDx] != s.data[Norm::kIn]) {}
 

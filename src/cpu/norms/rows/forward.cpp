@@ -30,15 +30,6 @@ constexpr RowStatistic kRowMoments = {
     kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
 constexpr RowStatistic kRowSquares = {kSquaresInDouble, 1, [](int64_t size) { return size; }};
 
-template <bool has_gate>
-struct GateBuffers {};
-template <>
-struct GateBuffers<true> {
-  alignas(64) char value[kPiece * sizeof(double)];  // f(gate)
-  alignas(64) char rows[kGatedBytes];               // x f(gate)
-};
-
-template <bool has_gate>
 struct NormForward : NormChunks, RowPass {
   const RowStatistic& statistic;
   const int source;      // what is normalised: x, or the sum of x and the residual
@@ -51,8 +42,9 @@ struct NormForward : NormChunks, RowPass {
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char z[kPiece * sizeof(double)];
   alignas(64) char gathered[kReduceBlock * sizeof(double)];
-  GateBuffers<has_gate> of_gate;
-  int64_t first_kept = 0;  // row of of_gate.rows
+  alignas(64) char gate_value[kPiece * sizeof(double)];  // f(gate)
+  alignas(64) char gated[kGatedBytes];                   // x f(gate), of rows from first_kept on
+  int64_t first_kept = 0;
 
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
@@ -65,7 +57,7 @@ struct NormForward : NormChunks, RowPass {
         are_alike(is_alike(a)),
         by_spans(a.kind == Norm::kPerSpan && is_plain(a) && a.has_short_spans()),
         dropper(a.operands, *a.table->bias, a.drop, Norm::kNumbers) {
-    width = std::clamp<int64_t>(together_bytes() / row_bytes(), 1, kTogether);
+    width = std::clamp<int64_t>(together_bytes() / norm.row_bytes(), 1, kTogether);
     reader.bypass_caches(Norm::kY);
   }
 
@@ -135,14 +127,15 @@ struct NormForward : NormChunks, RowPass {
         some[i].z = is_made ? z + i * bytes : s.row(Norm::kY, first + i) + at;
         find_next(first + i, c.column, &some[i]);
       }
-      find_gate(n);
+      if (gates_z()) set_gate(n);
       if (norm.casts)
         normalise_cast(some->x, some->stats, c, some->z);
       else
         kernels.normalise[c.weight_row][c.bias_row](some, count, c.n, c.weight, c.bias);
       for (int64_t i = 0; i < count; ++i) {
         if (!norm.is_identity) activate(some[i].z, c.n);
-        apply_gate(some[i].z, i * c.n, c.n);
+        if (gates_z())
+          multiply(norm, gate_value + i * c.n * s.compute_item, some[i].z, c.n, some[i].z);
       }
       if (is_made) reader.store(Norm::kY, z, false);
     });
@@ -171,58 +164,40 @@ struct NormForward : NormChunks, RowPass {
     norm.activation(operands, n, norm.parameters, 0);
   }
 
-  bool gates_x() const { return has_gate && norm.gate_first; }
-  bool gates_z() const { return has_gate && !norm.gate_first; }
-  int64_t row_bytes() const { return s.columns.size * s.compute_item; }
+  bool gates_x() const { return norm.gate_first; }
+  bool gates_z() const { return norm.has_gate() && !norm.gate_first; }
   // Whether x f(gate) is made once for both passes.
-  bool keeps_rows() const { return gates_x() && row_bytes() <= kGatedBytes; }
+  bool keeps_rows() const { return gates_x() && norm.row_bytes() <= kGatedBytes; }
 
   // f(gate) of the n elements to which the reader went, before anything is written.
   void set_gate(int64_t n) {
-    if constexpr (has_gate) {
-      char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, of_gate.value)),
-                                of_gate.value};
-      norm.activation(operands, n, norm.parameters, 0);
-    }
+    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, gate_value)), gate_value};
+    norm.activation(operands, n, norm.parameters, 0);
   }
-  // product OUT (n) = values IN (n) times f(gate) from its `at`-th element on.
-  void multiply_by_gate(const char* values, int64_t at, int64_t n, char* product) {
-    if constexpr (has_gate) multiply(norm, of_gate.value + at * s.compute_item, values, n, product);
-  }
-  void find_gate(int64_t n) {
-    if (gates_z()) set_gate(n);
-  }
-  void apply_gate(char* values, int64_t at, int64_t n) {
-    if (gates_z()) multiply_by_gate(values, at, n, values);
+  // to OUT (kPiece) = x f(gate) of them.
+  void gate_x(int64_t n, char* to) {
+    set_gate(n);
+    multiply(norm, gate_value, reader.load(Norm::kX, to), n, to);
   }
 
   void keep_rows(int64_t first, int64_t n) {
-    if constexpr (has_gate) {
-      first_kept = first;
-      const int64_t all = n * s.columns.size;  // of several rows at most a piece
-      for (int64_t at = 0, m; at < all; at += m) {
-        m = std::min(kPiece, all - at);
-        char* const to = of_gate.rows + at * s.compute_item;
-        reader.go(first, at, m);
-        set_gate(m);
-        multiply_by_gate(reader.load(Norm::kX, to), 0, m, to);
-      }
+    first_kept = first;
+    const int64_t all = n * s.columns.size;  // of several rows at most a piece
+    for (int64_t at = 0, m; at < all; at += m) {
+      m = std::min(kPiece, all - at);
+      reader.go(first, at, m);
+      gate_x(m, gated + at * s.compute_item);
     }
   }
 
   // Loads n elements of the normalised array, into `buffer` (kPiece) unless it holds them already.
   const char* load_source(int64_t index, int64_t column, int64_t n, char* buffer) {
     reader.go(index, column, n);
-    if constexpr (has_gate) {
-      if (keeps_rows())
-        return of_gate.rows + (index - first_kept) * row_bytes() + column * s.compute_item;
-      if (gates_x()) {
-        set_gate(n);
-        multiply_by_gate(reader.load(Norm::kX, buffer), 0, n, buffer);
-        return buffer;
-      }
-    }
-    return reader.load(source, buffer);
+    if (keeps_rows())
+      return gated + (index - first_kept) * norm.row_bytes() + column * s.compute_item;
+    if (!gates_x()) return reader.load(source, buffer);
+    gate_x(n, buffer);
+    return buffer;
   }
 
   void normalise_spans(int64_t index, NormRow* row) {
@@ -230,14 +205,16 @@ struct NormForward : NormChunks, RowPass {
     row->z = s.row(Norm::kY, index);
     find_next(index, 0, row);
     const int64_t spans = norm.spans_of_row();
-    kernels.normalise_spans(*row, spans, norm.span, weight.of_spans(index, norm.span, spans),
-                            bias.of_spans(index, norm.span, spans));
+    kernels.normalise_spans(*row, spans, norm.span, weight.of_spans(index, 0, norm.span, spans),
+                            bias.of_spans(index, 0, norm.span, spans));
   }
 
   // Finds what comes after a chunk, once this row and its neighbours are done. On AMD's processors
   // its prefetches slow all but float64.
   void find_next(int64_t index, int64_t column, NormRow* row) const {
-    const int beside = has_gate ? int(Norm::kGate) : source == Norm::kSum ? Norm::kResidual : -1;
+    const int beside = norm.has_gate()        ? int(Norm::kGate)
+                       : source == Norm::kSum ? Norm::kResidual
+                                              : -1;
     const bool gains = s.dtype == kF64 || prefetches_next_chunk();
     set_next(gains ? index + width : norm.rows(), column, Norm::kX, beside, &row->next);
   }
@@ -253,7 +230,7 @@ struct NormForward : NormChunks, RowPass {
     int64_t at[kRoots];
     const char* base = s.data[source];
     for (int64_t i = 0; i < n; ++i)
-      at[i] = keeps_rows() ? i * row_bytes() : s.row(source, first + i) - base;
+      at[i] = keeps_rows() ? i * norm.row_bytes() : s.row(source, first + i) - base;
     if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
     accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
         base, at, n, size, 0, numbers[statistic.first], kRoots);
@@ -361,8 +338,7 @@ struct NormForward : NormChunks, RowPass {
 
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions) {
   if (norm->kind == Norm::kChannelsLast) return group_forward_partition(norm, index, partitions);
-  norm->has_gate() ? run_rows<NormForward<true>>(norm, index, partitions)
-                   : run_rows<NormForward<false>>(norm, index, partitions);
+  run_rows<NormForward>(norm, index, partitions);
 }
 
 }  // namespace fastact

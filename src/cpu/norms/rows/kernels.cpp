@@ -178,30 +178,6 @@ struct LaneSums {
   }
 };
 
-template <class T, bool weight_row>
-void add_sums(const char* p_, const char* x_, int64_t n, const RowStats& stats, const char* weight,
-              double* lanes, bool fresh) {
-  using C = Compute<T>;
-  const T* p = pointer<T>(p_);
-  const T* x = pointer<T>(x_);
-  const C* w = pointer<C>(weight);
-  const RowGradient<C> of = gradient_of<T>(stats);
-  const T* const end = p + n;
-  if (fresh) {
-    const Vector zero = {};
-#pragma GCC unroll 64
-    for (int lane = 0; lane < 2 * kNormLanes; lane += kVector) store(zero, lanes + lane);
-  }
-  while (p != end) {
-    LaneSums<T, weight_row> some;
-    some.take(p, end, x, w, of);
-    for (int s = 0; s < 2; ++s)
-#pragma omp simd
-      for (int lane = 0; lane < some.kLanesOfT; ++lane)
-        lanes[s * kNormLanes + lane] += double(some.sums[s][lane]);
-  }
-}
-
 // sums OUT (2): the sums of n elements, on lanes that never leave the registers.
 template <class T, bool weight_row>
 FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
@@ -237,8 +213,8 @@ void sum_rows(BackwardRow* rows, int64_t count, int64_t n, const char* weight, b
 }
 
 template <class T>
-void sum_spans(const BackwardRow& row, int64_t spans, int64_t n, double* both) {
-  const T *p = pointer<T>(row.p), *x = pointer<T>(row.x);
+void sum_spans(const BackwardRow& row, int64_t first, int64_t spans, int64_t n, double* both) {
+  const T *p = pointer<T>(row.p) + first * n, *x = pointer<T>(row.x) + first * n;
   for (int64_t r = 0; r < spans; ++r)
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
 }
@@ -347,14 +323,15 @@ void finish(const BackwardRow* rows, int64_t count, int64_t column, int64_t n, c
 }
 
 template <class T>
-void finish_spans(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight) {
+void finish_spans(const BackwardRow& row, int64_t first, int64_t spans, int64_t n,
+                  const SpanValues& weight) {
   using C = Compute<T>;
-  const T *p = pointer<T>(row.p), *x = pointer<T>(row.x);
-  T* dx = pointer<T>(row.dx);
+  const T *p = pointer<T>(row.p) + first * n, *x = pointer<T>(row.x) + first * n;
+  T* dx = pointer<T>(row.dx) + first * n;
   const RowGradient<C> of = gradient_of<T>(row.stats, row.means);
   for (int64_t r = 0; r < spans; ++r, p += n, x += n, dx += n) {
     const C w = value_of<C>(weight, r);
-    prefetch_span(row.next, r, n);
+    prefetch_span(row.next, first + r, n);
     map_span<kSpanStep<T>>(p, x, dx, n, [=](C product, C v) FASTACT_INLINED {
       return of.dx(product * w, of.xhat(v));
     });
@@ -377,7 +354,6 @@ void add_band(const char* sums, int64_t n, double* total) {
       {{normalise<T, false, false>, normalise<T, false, true>}, \
        {normalise<T, true, false>, normalise<T, true, true>}},  \
       normalise_spans<T>,                                       \
-      {add_sums<T, false>, add_sums<T, true>},                  \
       {sum_rows<T, false>, sum_rows<T, true>},                  \
       {finish<T, false>, finish<T, true>},                      \
       sum_spans<T>,                                             \

@@ -65,13 +65,8 @@ struct NormKernels {
   void (*normalise_spans)(const NormRow& row, int64_t spans, int64_t n, const SpanValues& weight,
                           const SpanValues& bias);
 
-  // lanes IN/OUT [2][kNormLanes] += p w and p w xhat of n elements; the first onto lane 0.
-  // weight: [1] IN (n), or [0] none. fresh: the lanes are written, not read.
-  void (*add_sums[2])(const char* p, const char* x, int64_t n, const RowStats& stats,
-                      const char* weight, double* lanes, bool fresh);
-
-  // means OUT of `count` rows: both sums, as a fresh `add_sums` makes them of n elements of p and
-  // x, and as a reduction's lanes are folded.
+  // means OUT of `count` rows: the sums of p w and of p w xhat of n elements, on kNormLanes lanes
+  // that are folded as a reduction's are. weight: [1] IN (n), or [0] none.
   // prefetches_dx: which is written next, n elements a row.
   void (*sum_rows[2])(BackwardRow* rows, int64_t count, int64_t n, const char* weight,
                       bool prefetches_dx);
@@ -84,9 +79,11 @@ struct NormKernels {
   void (*finish[2])(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                     const char* weight, char* dweight, char* dbias);
 
-  // For a row of such spans: both sums OUT [spans][2] of each, without weights; dx, by its means.
-  void (*sum_spans)(const BackwardRow& row, int64_t spans, int64_t n, double* both);
-  void (*finish_spans)(const BackwardRow& row, int64_t spans, int64_t n, const SpanValues& weight);
+  // For the spans of a row from one on: both sums OUT [spans][2] of each, without weights, of n
+  // elements or less; dx, by its means.
+  void (*sum_spans)(const BackwardRow& row, int64_t first, int64_t spans, int64_t n, double* both);
+  void (*finish_spans)(const BackwardRow& row, int64_t first, int64_t spans, int64_t n,
+                       const SpanValues& weight);
 
   // total IN/OUT (n) += sums IN (n), such as `finish` makes.
   void (*add_band)(const char* sums, int64_t n, double* total);

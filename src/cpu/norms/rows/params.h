@@ -29,11 +29,20 @@ class NormParameterReader {
 
   bool is_there() const { return s.data[k]; }
 
+  // Memory for the values of all elements of a row, which then are read once for the rows that
+  // share them; null: a chunk of them is.
+  char* whole = nullptr;
+
   // Values for n elements of a row from `column` on; of a missing parameter, its neutral value.
   const char* of_elements(int64_t row, int64_t column, int64_t n) {
     if (!is_there()) return buffer;
     const char* base = base_of(row);
     if (is_direct) return base + column * s.compute_item;
+    if (whole) {
+      if (base != read_base) read_whole(row);
+      read_base = base;
+      return whole + column * s.compute_item;
+    }
     if (base != read_base || column != read_column || n != read_count) read(row, column, n);
     read_base = base, read_column = column, read_count = n;
     return buffer;
@@ -45,14 +54,17 @@ class NormParameterReader {
     return base_of(row) + s.columns.offset(k, column);
   }
 
-  // Values for all spans of a row, at most kPiece spans of `span` elements.
-  SpanValues of_spans(int64_t row, int64_t span, int64_t count) {
+  // Values for `count` spans of a row of `span` elements, at most kPiece of them.
+  SpanValues of_spans(int64_t row, int64_t first, int64_t span, int64_t count) {
     if (!is_there()) return {buffer, 0};
-    if (is_wide && s.columns.count == 2 && s.columns.length[0] == count &&
+    if (is_wide && s.columns.count == 2 && s.columns.length[1] == span &&
         s.columns.stride[k][1] == 0)
-      return {base_of(row), s.columns.stride[k][0]};
-    for (int64_t r = 0; r < count; ++r)
-      memcpy(span_buffer + r * s.compute_item, of_element(row, r * span), s.compute_item);
+      return {base_of(row) + first * s.columns.stride[k][0], s.columns.stride[k][0]};
+    if (base_of(row) != span_base || first != first_span)
+      for (int64_t r = 0; r < count; ++r)
+        memcpy(span_buffer + r * s.compute_item, of_element(row, (first + r) * span),
+               s.compute_item);
+    span_base = base_of(row), first_span = first;
     return {span_buffer, s.compute_item};
   }
 
@@ -77,6 +89,14 @@ class NormParameterReader {
     if (to != buffer) reader.to_compute(k, to, buffer, n);
   }
 
+  void read_whole(int64_t row) {
+    for (int64_t column = 0, n; column < s.columns.size; column += n) {
+      n = std::min(kPiece, s.columns.size - column);
+      read(row, column, n);
+      memcpy(whole + column * s.compute_item, buffer, n * s.compute_item);
+    }
+  }
+
   template <class T>
   void shift(char* values, int64_t n) {
     for (T* value = reinterpret_cast<T*>(values); n-- > 0; ++value) *value += T(offset);
@@ -88,7 +108,8 @@ class NormParameterReader {
   const bool is_direct, is_shared;
   const bool is_wide;  // of the compute type where it lies, and aligned
   ChunkReader reader;
-  const char* read_base = nullptr;
+  const char *read_base = nullptr, *span_base = nullptr;
+  int64_t first_span = 0;
   int64_t read_column = -1, read_count = -1;
   alignas(64) char buffer[kPiece * sizeof(double)], span_buffer[kPiece * sizeof(double)];
 };

@@ -167,7 +167,6 @@ void set_layout(ParameterLayout* layout, const NormAxis* axes, int count, int64_
 }
 
 void set_sums(ParameterSums* sums, const Norm& norm, const NormAxis* axes, int count) {
-  sums->partial = nullptr;
   set_gradient(&sums->dweight, norm, Norm::kDWeight, axes, count);
   set_gradient(&sums->dbias, norm, Norm::kDBias, axes, count);
   const int64_t row_bytes = 2 * norm.parameter_count() * int64_t(sizeof(double));
@@ -202,9 +201,9 @@ void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lea
   set_sums(norm, *norm, axes, count);
 }
 
-int64_t norm_workspace_size(const Norm* norm) {
-  if (!norm->dweight.y && !norm->dbias.y) return 0;
-  return norm->chunks * norm->parameter_count() * 2 * int64_t(sizeof(double));
+int64_t norm_sums_size(const Norm& norm) {
+  if (!norm.has_sums()) return 0;
+  return norm.chunks * norm.parameter_count() * 2 * int64_t(sizeof(double));
 }
 
 }  // namespace fastact

@@ -84,8 +84,10 @@ struct ParameterLayout {
 // The sums of the parameters' gradients: each row of them is over a block of the batch.
 struct ParameterSums {
   int64_t block, chunks;   // entries of the batch in one row of sums, and the number of these rows
-  double* partial;         // [dweight, dbias][chunks][parameter_count]; null: no sums
+  double* partial;         // [dweight, dbias][chunks][parameter_count]
   Reducer dweight, dbias;  // where they go; y null: skipped
+
+  bool has_sums() const { return dweight.y || dbias.y; }
 };
 
 struct Norm : NormFormula, ParameterLayout, ParameterSums {
@@ -100,6 +102,8 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
   StridedOperands operands;
   const KernelTable* table;
   bool accumulate;
+  char* held;              // backward: memory for the rows that threads hold (backward_rows.h),
+  int64_t held_bytes = 0;  // and how much of it each has
 
   int64_t rows() const { return operands.rows.size; }
   bool has_gate() const { return operands.data[kGate]; }
@@ -115,6 +119,7 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
     for (int i = 0; i < operands.rows.count; ++i) is &= operands.rows.stride[parameter][i] == 0;
     return is;
   }
+  int64_t row_bytes() const { return operands.columns.size * operands.compute_item; }
   int64_t spans_of_row() const { return operands.columns.size / span; }
   // Whether one call takes all spans of a row, if each lies in one piece and needs no buffer.
   bool has_short_spans() const {
@@ -127,8 +132,10 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
 // is kIn: the operand whose strides sort the axes. Sets all but `partial`.
 void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead);
 
-// Bytes of scratch that the parameters' sums need; 0 where there are none.
-int64_t norm_workspace_size(const Norm* norm);
+// Bytes of scratch that the parameters' sums need, 0 where there are none; and that each thread of
+// backward needs.
+int64_t norm_sums_size(const Norm& norm);
+int64_t norm_held_size(const Norm& norm);
 
 // One partition of forward or of backward. After all of backward's: merge_norm_partition.
 void norm_forward_partition(const Norm* norm, int64_t index, int64_t partitions);
