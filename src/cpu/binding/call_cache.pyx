@@ -148,7 +148,7 @@ cdef class PlanDraft:
         return found
 
     cdef void bind(self, View view, Source source, int index) noexcept:
-        view.source, view.source_index, view.base = source, index, view.operand.data
+        view.source, view.source_index, view.base = source, index, view.array.data
 
     cdef int buffer_index(self, View view) except -1:
         if view.source == FROM_ARRAY:
@@ -163,6 +163,7 @@ cdef class PlanDraft:
         """The plan, once the call is done."""
         cdef CallPlan plan = CallPlan.__new__(CallPlan)
         cdef View view
+        cdef int64_t scratch = 0
         cdef int k
         if self.refused or not self.begun:
             raise Unrecorded("the call refused, or stated nothing")
@@ -184,11 +185,12 @@ cdef class PlanDraft:
         plan.made = []
         for k, (view, array) in enumerate(self.outputs):
             plan.made.append(contiguous(view))
-            plan.is_number[k] = view.operand.ndim == 0 and not cnp.PyArray_Check(array)
+            plan.is_number[k] = view.array.ndim == 0 and not cnp.PyArray_Check(array)
         for k, view in enumerate(self.workspaces):
-            plan.scratch_at[k] = plan.scratch
-            plan.scratch += element_count(view) * view.itemsize + SCRATCH_STEP - 1
-            plan.scratch -= plan.scratch % SCRATCH_STEP
+            plan.scratch_at[k] = scratch
+            scratch += size_of(view.array) * view.itemsize + SCRATCH_STEP - 1
+            scratch -= scratch % SCRATCH_STEP
+            plan.scratch = View.bytes(scratch, view.device)
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
@@ -222,15 +224,15 @@ cdef class PlanDraft:
         self.follow(given)
         for k, view in enumerate(given.views):
             if view is not None and view.source != FROM_CONSTANT:
-                index, offset = self.buffer_index(view), view.operand.data - view.base
+                index, offset = self.buffer_index(view), view.array.data - view.base
                 view = view.without_memory()
-                set_argument(own.array(k), view)
+                own.array(k)[0] = view.array
                 plan.note(own.begin + own.address_of(k), index, offset)
             own.views.append(view)
         if workspace is not None:  # whose address stands first
-            offset = workspace.operand.data - workspace.base
+            offset = workspace.array.data - workspace.base
             plan.note(own.begin, self.buffer_index(workspace), offset)
-        plan.blocks += PyBytes_FromStringAndSize(<char*>own.block, own.bytes)
+        plan.blocks += own.copied_block()
         if len(plan.blocks) > sizeof(uint64_t) * MAX_WORDS_OF_CALLS:
             raise Unrecorded("larger calls than a plan holds")
         return own
@@ -290,7 +292,7 @@ cdef View contiguous(View made):
     """A model of an output, which plans can make again: in C order."""
     cdef int64_t step = made.itemsize
     cdef int i
-    for i in range(made.operand.ndim - 1, -1, -1):
+    for i in range(made.array.ndim - 1, -1, -1):
         if made.shape_[i] != 1 and made.strides_[i] != step:
             raise Unrecorded("an output that is not in C order")
         step *= made.shape_[i]
@@ -318,9 +320,7 @@ cdef inline void refuse_current_draft() noexcept:
 
 
 cdef void* current_stream(const CallKey* key) except NULL:
-    cdef void* stream = NULL
-    key.kind.api.current_stream(key.device.device_type, key.device.device_id, &stream)
-    return stream or <void*>LEGACY_STREAM
+    return stream_of(key.kind.api, key.device) or <void*>LEGACY_STREAM
 
 
 cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
@@ -366,7 +366,7 @@ cdef class CallPlan:
     cdef int arrays, outputs, workspaces, writes
     cdef tuple fixed                # NumPy scalars among the arrays: the plan is for their values
     cdef int[MAX_ARRAYS] written    # buffer indices
-    cdef int64_t scratch            # bytes of the workspaces together
+    cdef View scratch               # a model for the workspaces together; None: there are none
     cdef int64_t[MAX_BUFFERS] scratch_at  # where each of them begins
     cdef list made                  # a View for each output: dtype, shape
     cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
@@ -445,7 +445,7 @@ cdef class CallPlan:
             if type(step) is NativeCall:
                 (<NativeCall>step).go(<Block*>(memory + (<NativeCall>step).begin), stream)
             else:
-                (<NativeLoop>step).go(memory, stream)
+                (<NativeLoop>step).go(memory + (<NativeLoop>step).begin, stream)
         return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
@@ -517,37 +517,34 @@ cdef class Buffers:
         for k in range(plan.outputs):
             model = plan.made[k]
             if key.kind is not NULL:
-                data[k] = self.own(k, key.device, model.dtype, model.operand.ndim, model.shape_)
-            elif plan.is_number[k] and model.dtype != kBF16:  # whose numbers are made of arrays
+                data[k] = self.own(k, &model.array)
+            elif plan.is_number[k] and model.array.dtype != kBF16:  # whose numbers need arrays
                 data[k] = <char*>&self.numbers[k]
             else:
                 array = cnp.PyArray_SimpleNew(
-                    model.operand.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.dtype)
+                    model.array.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.array.dtype)
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
-        if plan.scratch and is_on_cpu(key):
-            base = <char*>malloc(plan.scratch)
+        if plan.scratch is not None and is_on_cpu(key):
+            self.scratch = base = <char*>malloc(plan.scratch.shape_[0])
             if base is NULL:
                 raise MemoryError
-            self.scratch = base
-        elif plan.scratch:
-            base = self.own(plan.outputs, key.device, -1, 1, &plan.scratch)
+        elif plan.scratch is not None:
+            base = self.own(plan.outputs, &plan.scratch.array)
         for k in range(plan.workspaces):
             data[plan.outputs + k] = base + plan.scratch_at[k]
         return 0
 
-    cdef char* own(
-        self, int k, DLDevice device, int dtype, int ndim, const int64_t* shape
-    ) except NULL:
-        self.owned[k] = new_tensor(self.api, device, dtype, ndim, shape, NULL)
+    cdef char* own(self, int k, const ArrayArgument* like) except NULL:
+        self.owned[k] = new_tensor(self.api, like, NULL)
         return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
 
     cdef object give(self, CallPlan plan, int k):
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
         if self.arrays[k] is NULL:
             if self.api is NULL:
-                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).dtype))
+                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).array.dtype))
                 self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
             else:
                 self.owned[k] = NULL
@@ -574,7 +571,10 @@ cdef class Buffers:
 
 
 cdef class CachedCall:
-    """An entry point of an op: its function of the Python layer behind the plans of its calls."""
+    """An entry point of an op: its function of the Python layer behind the plans of its calls.
+
+    The op itself is the entry point that calling it is.
+    """
 
     cdef dict __dict__  # its name, docstring and signature
     cdef object function
@@ -599,6 +599,8 @@ cdef class CachedCall:
     cdef object enter(self, tuple args, dict kwargs):
         cdef CallKey key
         cdef tuple fixed = None
+        if self.function is None:
+            raise TypeError("fastact._cpu: an op that was not declared can't be called")
         refuse_current_draft()
         if (
             not call_cache_enabled or current_draft() is not NULL
@@ -661,24 +663,6 @@ cdef class CachedCall:
         self.plans[words] = plan
         return 0
 
-
-cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
-    """The key with the bits of these of its numbers."""
-    cdef int k
-    values = []
-    for k in fixed:
-        values.append(PyBytes_FromStringAndSize(key.data[k], extent(key, k)))
-    return words, *values
-
-
-cdef class CachedOp:
-    """An op whose call itself is a cached entry point."""
-
-    cdef CachedCall entry
-
-    def _cache_calls(self, CachedCall entry):
-        self.entry = entry
-
     def _take_fast_path(self, str native, int parameters, tuple numbers not None):
         """Let calls of an activation, and of its `forward` and `backward`, take the fast path.
 
@@ -686,9 +670,7 @@ cdef class CachedOp:
         """
         cdef FastPath fast
         cdef CachedCall point
-        for i, point in enumerate((self.entry, self.forward, self.backward)):
-            if point is None:
-                raise TypeError("fastact._cpu: an op that was not declared has no fast path")
+        for i, point in enumerate((self, self.forward, self.backward)):
             fast = FastPath.__new__(FastPath)
             fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
             fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
@@ -698,15 +680,23 @@ cdef class CachedOp:
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to Python."""
-        if self.entry is not None:
-            self.entry.casts = True
+        self.casts = True
 
     def _cached_calls(self):
-        """How many keys of calls of the op are remembered."""
-        return 0 if self.entry is None else len(self.entry.plans)
+        """Count the keys of calls that are remembered, and those that queue launches themselves."""
+        cdef int queueing = 0
+        for plan in self.plans.values():
+            queueing += type(plan) is CallPlan and (<CallPlan>plan).launches is not NULL
+        return len(self.plans), queueing
 
-    def __call__(self, *args, **kwargs):
-        return call_op(self, args, <PyObject*>kwargs)
+
+cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
+    """The key with the bits of these of its numbers."""
+    cdef int k
+    values = []
+    for k in fixed:
+        values.append(PyBytes_FromStringAndSize(key.data[k], extent(key, k)))
+    return words, *values
 
 
 cdef dict NO_NAMES = {}
@@ -728,21 +718,13 @@ cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
     return entry.enter(args, named)
 
 
-cdef object call_op(CachedOp op, tuple args, PyObject* kwargs):
-    if op.entry is None:
-        raise TypeError("fastact._cpu: an op that was not declared can't be called")
-    return call_entry(op.entry, args, kwargs)
-
-
 (<PyTypeObject*>CachedCall).tp_call = <ternaryfunc>call_entry
-(<PyTypeObject*>CachedOp).tp_call = <ternaryfunc>call_op
 
 
 def keep_compiled_call(cls):
-    """Let a call of an object of this class begin in compiled code, as a call of its base does.
+    """Let a call of an object of this class begin in compiled code.
 
     Ops have a `__call__` in Python too, which would take its place: torch.compile traces Python and
     nothing else. Entry points would have the slot that Cython made.
     """
-    base = CachedCall if issubclass(cls, CachedCall) else CachedOp
-    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call
+    (<PyTypeObject*>cls).tp_call = <ternaryfunc>call_entry

@@ -38,10 +38,19 @@ inline int resolve_threads(int64_t elements) {
 
 // The parallel region, which is Cython's (binding/parallel.pyx). It is set when the module is
 // imported.
-using ParallelRegion = void (*)(int threads, Partitions job);
+using ParallelRegion = void (*)(int threads, Partitions* job);
 inline ParallelRegion& parallel_region() {
   static ParallelRegion region = nullptr;
   return region;
+}
+
+// A function of its own: the times of a region's threads take room that small jobs need not have.
+template <class Job>
+__attribute__((noinline)) void run_in_region(int threads,
+                                             void (*function)(const Job*, int64_t, int64_t),
+                                             const Job* job) {
+  Partitions partitions(function, job);
+  parallel_region()(threads, &partitions);
 }
 
 // Runs function(job, number, threads) for each number below `threads`, one a thread. The partitions
@@ -49,10 +58,7 @@ inline ParallelRegion& parallel_region() {
 // than a small job, and in a child made by fork it would wait for ever.
 template <class Job>
 void run_partitions(int threads, void (*function)(const Job*, int64_t, int64_t), const Job* job) {
-  if (threads == 1)
-    function(job, 0, 1);
-  else
-    parallel_region()(threads, Partitions(function, job));
+  threads == 1 ? function(job, 0, 1) : run_in_region(threads, function, job);
 }
 
 }  // namespace fastact
