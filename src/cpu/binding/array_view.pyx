@@ -106,15 +106,6 @@ cdef tuple tuple_of(const int64_t* numbers, int count):
     return tuple(found)
 
 
-# The owner of a view's memory, as a call states it to its PlanDraft (call_cache.pyx).
-cdef enum Source:
-    UNSTATED = 0
-    FROM_ARRAY
-    FROM_OUTPUT
-    FROM_WORKSPACE
-    FROM_CONSTANT
-
-
 cdef int check_lengths(View view) except -1:
     """Check that no length is negative, and that all sizes in bytes and C strides can be told."""
     cdef int64_t bytes = 16  # the widest element and some room
@@ -154,9 +145,6 @@ cdef class View:
     cdef readonly object owner
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
-    cdef Source source     # and of the views made of this one
-    cdef int source_index
-    cdef char* base        # where that memory begins
 
     def __dealloc__(self):
         if self.versioned is not NULL and self.versioned.deleter is not NULL:
@@ -231,7 +219,6 @@ cdef class View:
         view.array.data, view.array.ndim = self.array.data + offset, len(shape)
         view.array.shape, view.array.strides = view.shape_, view.strides_
         view.owner = self  # which holds what it views
-        view.source, view.source_index, view.base = self.source, self.source_index, self.base
         for i in range(len(shape)):
             view.shape_[i], view.strides_[i] = shape[i], strides[i]
         return view
@@ -239,7 +226,7 @@ cdef class View:
     cdef View model(self, shape, strides):
         """Make a model of an array in other memory: it holds nothing."""
         cdef View view = self.shown(shape, strides)
-        view.owner, view.source = None, UNSTATED
+        view.owner = None
         view.array.data = NULL
         return view
 
@@ -471,3 +458,10 @@ cdef class View:
             "strides": self.strides,
             "data": (self.address, True),
         }
+
+
+cdef View whole_of(View view):
+    """The array that a view is of."""
+    while type(view.owner) is View:
+        view = view.owner
+    return view

@@ -125,13 +125,6 @@ cdef class NativeLoop:
         self.go(blocks, <void*>stream)
 
 
-cdef View whole_of(View view):
-    """The array that a view is of."""
-    while type(view.owner) is View:
-        view = view.owner
-    return view
-
-
 cdef object step_between(View first, View second):
     """In bytes. Memory that calls made for themselves serves all parts: the first's."""
     if first.shape != second.shape or first.strides != second.strides:
@@ -162,15 +155,12 @@ def native_loop(
     """
     cdef NativeLoop loop = NativeLoop.__new__(NativeLoop)
     cdef NativeCall a, b, c
-    cdef list calls = []
     cdef int i, k, n = 0
     if count < 2 or threads < 1 or not 0 < len(first) == len(second) == len(other):
         refuse("native_loop: there must be two parts and a thread, with as many calls each")
-    loop.workspaces, loop.threads, loop.looped.count = [], threads, count
-    for a, workspace in first:
-        calls.append(a)
-        loop.workspaces.append(workspace)
-    loop.take(calls)
+    loop.threads, loop.looped.count = threads, count
+    loop.workspaces = [workspace for _, workspace in first]
+    loop.take([call for call, _ in first])
     for i in range(len(first)):
         a, b, c = first[i][0], second[i][0], other[i][0]
         for call in (b, c):

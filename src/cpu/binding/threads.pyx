@@ -36,11 +36,9 @@ cdef struct Copy:
 
 
 cdef void copy_partition(const Copy* job, int64_t number, int64_t partitions) noexcept nogil:
-    """Copy a thread's share, in whole cache lines."""
-    cdef int64_t length = ((job.size + partitions - 1) // partitions + 63) // 64 * 64
-    cdef int64_t begin = number * length
-    if begin < job.size:  # of very many partitions the last may be empty
-        memcpy(job.to + begin, job.origin + begin, min(length, job.size - begin))
+    """Copy a thread's share."""
+    cdef int64_t begin = job.size * number // partitions
+    memcpy(job.to + begin, job.origin + begin, job.size * (number + 1) // partitions - begin)
 
 
 def copy(cnp.ndarray destination not None, cnp.ndarray source not None):

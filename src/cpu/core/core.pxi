@@ -211,14 +211,12 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)
 
-cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
-    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
-
 cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
     const int kActivations
     const char* const kActivationNames[1]
     const bint kActivationSavesValue[1]
 
+    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
     ctypedef struct ElementwiseTable:
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward_by_saved[1][4][2]

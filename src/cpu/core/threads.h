@@ -44,21 +44,14 @@ inline ParallelRegion& parallel_region() {
   return region;
 }
 
-// A function of its own: the times of a region's threads take room that small jobs need not have.
-template <class Job>
-__attribute__((noinline)) void run_in_region(int threads,
-                                             void (*function)(const Job*, int64_t, int64_t),
-                                             const Job* job) {
-  Partitions partitions(function, job);
-  parallel_region()(threads, &partitions);
-}
-
 // Runs function(job, number, threads) for each number below `threads`, one a thread. The partitions
 // are fixed by that count, whoever runs them. One thread enters no parallel region: that costs more
 // than a small job, and in a child made by fork it would wait for ever.
 template <class Job>
 void run_partitions(int threads, void (*function)(const Job*, int64_t, int64_t), const Job* job) {
-  threads == 1 ? function(job, 0, 1) : run_in_region(threads, function, job);
+  if (threads == 1) return function(job, 0, 1);
+  Partitions partitions(function, job);
+  parallel_region()(threads, &partitions);
 }
 
 }  // namespace fastact
