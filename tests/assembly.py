@@ -10,8 +10,9 @@ import platform
 import re
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pytest
 from processes import output_of, run_program
@@ -37,8 +38,6 @@ readable = pytest.mark.skipif(
     platform.system() != "Linux" or platform.machine() != "x86_64" or not shutil.which("objdump"),
     reason="reads x86-64 code of an ELF file by objdump",
 )
-
-Key = TypeVar("Key")
 
 
 class Instruction(NamedTuple):
@@ -74,28 +73,27 @@ Code = dict[int, Instruction]
 Successors = dict[int, list[int]]
 
 
-def module_and_base() -> tuple[Path, int]:
-    """The file of the compiled module, and where it lies in this process."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, _, offset, _, _, *path = line.split(maxsplit=5)
-        if path == [_cpu.__file__] and int(offset, 16) == 0:
-            return Path(_cpu.__file__), int(addresses.partition("-")[0], 16)
-    raise LookupError(f"{_cpu.__file__} is not mapped")
+def kernels(isa: str, pattern: str) -> dict[str, int]:
+    """Give the addresses of an instruction set's kernels whose names, as C++ has them, match."""
+    symbols = output_of(run_program("nm", "-C", "--defined-only", _cpu.__file__)).splitlines()
+    if not (symbols or find_spec("fastact._cuda_emulated")):
+        pytest.skip("built without the emulated device")  # and stripped
+    found = {}
+    for symbol in symbols:
+        address, _, name = symbol.split(maxsplit=2)
+        of_isa = rf"fastact::{isa}::(\(anonymous namespace\)::)?"
+        if re.match(f"(void )?{of_isa}", name):
+            name = re.sub(of_isa, "", name).removeprefix("void ")
+            if re.search(pattern, name):
+                found[name] = int(address, 16)
+    return found
 
 
-def kernels(isa: str, part: str) -> dict[tuple[str, str], int]:
-    """Give the addresses of the kernels whose names begin so, by name and dtype."""
-    found = _cpu.kernel_addresses(isa)
-    return {key: address for key, address in found.items() if key[0].startswith(part)}
-
-
-def code_of(addresses: Mapping[Key, int]) -> tuple[Code, dict[Key, int]]:
+def code_of(addresses: Mapping[str, int]) -> Code:
     """The instructions of the translation unit around these kernels."""
-    module, base = module_and_base()
-    entries = {key: address - base for key, address in addresses.items()}
     margin = 1 << 16  # the last kernel's code, and functions that the compiler set apart
-    start, stop = min(entries.values()), max(entries.values())
-    return disassemble(module, max(start - margin, 0), stop + margin), entries
+    start, stop = min(addresses.values()), max(addresses.values())
+    return disassemble(Path(_cpu.__file__), max(start - margin, 0), stop + margin)
 
 
 def disassemble(module: Path, start: int, stop: int) -> Code:

@@ -185,6 +185,8 @@ Base make_empty(Lengths shape, const Dtype& dtype, int device) {
 void fastact::bind_emulation(pybind11::module_& m) {
   using namespace emulation;
   bind_control(m);
+  auto headers = m.def_submodule("headers");
+  bind_headers(headers);
 
   bind_array<Array>(m, "Array");
   auto exchange = bind_array<ExchangeArray>(m, "ExchangeArray");

@@ -164,13 +164,11 @@ def test_classes_of_the_binding():
     refused("handed over already", memory.view, error=BufferError)
     draft = _cpu.PlanDraft()
     draft.operand(view, 1)
-    undeclared = _cpu.CachedOp()
+    undeclared = _cpu.CachedCall.__new__(_cpu.CachedCall)
     undeclared._watch_autocast()
     refused("an op that was not declared can't be called", undeclared, np.ones(3))
     with pytest.raises(AttributeError):
         undeclared._take_fast_path("relu", 0, ())
-    half = type("Half", (_cpu.CachedOp,), {n: getattr(fa.relu, n) for n in ("forward", "backward")})
-    refused("an op that was not declared", half()._take_fast_path, "relu", 0, ())
     with pytest.raises(OverflowError):
         fa.relu._take_fast_path("relu", 5, (1.0,) * 5)
 
@@ -185,7 +183,6 @@ def test_probes():
     x, y = np.zeros(1 << 20), np.zeros(1 << 19)
     refused("of one size", _cpu.copy, x, y, error=ValueError)
     refused("contiguous", _cpu.copy, x, x[::-1], error=ValueError)
-    refused("float32 or float64", _cpu.elementary, "exp", np.zeros(4, np.float16), error=ValueError)
 
 
 @pytest.mark.parametrize("count", [1, 3, 64, 300])

@@ -1,12 +1,13 @@
 """Beside processes that keep the cores busy: when calls do without their threads.
 
-The decision is tested on made-up times, and what it does by an account that is given to a thread:
-no test depends on what else the machine does.
+The decision is tested on made-up times, and what it does by leaving out all regions: no test
+depends on what else the machine does.
 """
 
 import os
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,29 @@ US, MS = 1_000, 1_000_000
 PARALLEL, ALONE, SLICES, WAKING = 11 * US, 15 * US, 8 * MS, 50 * US
 
 
+NEVER, WHERE_BUSY, ALWAYS = range(3)  # BackOffMode
+
+
+@pytest.fixture
+def headers() -> Any:
+    """The parts of back_off.h, of a build for tests."""
+    return pytest.importorskip("fastact._cuda_emulated").headers
+
+
+@pytest.fixture
+def account(headers) -> Any:
+    return headers.BackOff()
+
+
+@pytest.fixture
+def without_regions(many_threads) -> Iterator[None]:
+    _cpu.set_back_off(ALWAYS)
+    yield
+    _cpu.set_back_off(WHERE_BUSY)
+
+
 def run(
-    account: _cpu.Account,
+    account: Any,
     begin: int,
     end: int,
     region: Callable[[int], int],
@@ -54,18 +76,17 @@ def mean(calls: list[tuple[int, bool, int]]) -> float:
 
 
 @pytest.mark.parametrize("pause", [0, 100 * US])
-def test_on_free_cores_all_calls_have_their_threads(pause):
+def test_on_free_cores_all_calls_have_their_threads(account, pause):
     """After a pause a region waits for its threads to wake: that is no sign of other processes."""
     length = PARALLEL + (WAKING if pause else 0)
-    calls = run(_cpu.Account(), 0, 1_000 * MS, lambda time: length, pause=pause)
+    calls = run(account, 0, 1_000 * MS, lambda time: length, pause=pause)
     assert all(has_region for _, has_region, _ in calls)
 
 
 @pytest.mark.parametrize("sees", [False, True], ids=["unseen", "seen"])
 @pytest.mark.parametrize("stall", [WAKING, SLICES], ids=["each waits a little", "some wait long"])
-def test_on_busy_cores_the_mean_is_that_of_one_thread(sees, stall):
-    every = 1 if stall == WAKING else 100
-    account, regions = _cpu.Account(), [0]
+def test_on_busy_cores_the_mean_is_that_of_one_thread(account, sees, stall):
+    every, regions = 1 if stall == WAKING else 100, [0]
 
     def region(time: int) -> int:
         regions[0] += 1
@@ -77,9 +98,8 @@ def test_on_busy_cores_the_mean_is_that_of_one_thread(sees, stall):
     assert any(has_region for _, has_region, _ in calls)
 
 
-def test_calls_that_come_seldom_do_not_try_each_time():
+def test_calls_that_come_seldom_do_not_try_each_time(account):
     """Each would wait for a slice: what one thread loses in a call is little."""
-    account = _cpu.Account()
     calls = run(
         account, 0, 10_000 * MS, lambda time: PARALLEL + SLICES, lambda time: True, 100 * MS
     )
@@ -88,9 +108,9 @@ def test_calls_that_come_seldom_do_not_try_each_time():
 
 @pytest.mark.parametrize("sees", [False, True], ids=["unseen", "seen"])
 @pytest.mark.parametrize("free", [500 * MS, 517 * MS, 533 * MS])
-def test_free_cores_are_used_again_within_50_ms(sees, free):
+def test_free_cores_are_used_again_within_50_ms(account, sees, free):
     calls = run(
-        _cpu.Account(),
+        account,
         0,
         free + 1_000 * MS,
         lambda time: PARALLEL + (SLICES if time < free else 0),
@@ -100,9 +120,8 @@ def test_free_cores_are_used_again_within_50_ms(sees, free):
     assert free - 100 * MS < without[-1] < free + 50 * MS
 
 
-def test_busy_cores_of_others_are_not_believed_for_ever():
+def test_busy_cores_of_others_are_not_believed_for_ever(account):
     """The machine may be busy, and the cores of this process free, as in a container."""
-    account = _cpu.Account()
     calls = run(account, 0, 100 * MS, lambda time: PARALLEL + SLICES, lambda time: True)
     begin = calls[-1][0]
     calls = run(account, begin, begin + 1_000 * MS, lambda time: PARALLEL, lambda time: True)
@@ -110,14 +129,14 @@ def test_busy_cores_of_others_are_not_believed_for_ever():
     assert begin + 50 * MS < without[-1] < begin + 250 * MS
 
 
-def test_regions_that_gain_more_than_they_lose_go_on():
+def test_regions_that_gain_more_than_they_lose_go_on(account):
     """As on many cores, where another process has one."""
-    account, time = _cpu.Account(), 0
+    begin = 0
     for call in range(100_000):
         length = PARALLEL + (SLICES if call % 200 == 199 else 0)
-        assert not account.is_serial(time, True)
-        account.note(time, time + length, 60 * PARALLEL)
-        time += length
+        assert not account.is_serial(begin, True)
+        account.note(begin, begin + length, 60 * PARALLEL)
+        begin += length
 
 
 @pytest.mark.parametrize(
@@ -132,74 +151,51 @@ def test_regions_that_gain_more_than_they_lose_go_on():
         ([1_000] * 8, 64, 64_000),  # more threads than are timed
     ],
 )
-def test_the_time_of_one_thread_is_that_of_all_parts(times, threads, expected):
-    assert _cpu.time_of_one_thread(times, threads) == expected
-
-
-def on_busy_cores(call: Callable[[], object]) -> object:
-    """call() in a thread of its own, whose regions lost time that they will never make up for."""
-    found: list[object] = []
-
-    def work() -> None:
-        account = _cpu.Account()
-        account.note(0, 1 << 60, 0)
-        account.become_own()
-        found.append(call())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return found[0]
+def test_the_time_of_one_thread_is_that_of_all_parts(headers, times, threads, expected):
+    assert headers.time_alone(times, threads) == expected
 
 
 @pytest.mark.skipif(not _cpu.build_info()["openmp"], reason="built without OpenMP")
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_without_regions_the_bits_are_the_same(op, many_threads):
+def test_without_regions_the_bits_are_the_same(op, without_regions):
     # Work for more threads than there are: 80 000 elements are 9 grains of tuning.h.
     x, dy = np.random.default_rng(0).normal(size=(2, 80, 1000)).astype(np.float32)
     calls = [forward(op, x, dy), backward(op, x, dy)]
-
-    def work() -> tuple[list[object], tuple[int, int]]:
-        return [call() for call in calls], _cpu.own_parallel_regions()
-
-    expected = [call() for call in calls]
-    results, (run, left_out) = on_busy_cores(work)
-    assert run == 0
-    assert left_out > 0
-    for result, right in zip(results, expected, strict=True):
-        for part, one in zip(parts(result), parts(right), strict=True):
+    found = [call() for call in calls]
+    _cpu.set_back_off(NEVER)
+    for result, call in zip(found, calls, strict=True):
+        for part, one in zip(parts(result), parts(call()), strict=True):
             if one is not None:
                 assert_same_bits(part, one)
 
 
 @pytest.mark.skipif(not _cpu.build_info()["openmp"], reason="built without OpenMP")
-def test_it_can_be_turned_off(many_threads):
-    x = np.linspace(-5, 5, 300_000, dtype=np.float32)
+def test_who_does_the_work(without_regions):
+    """By the time that all threads take, and the one that this thread takes."""
+    x = np.linspace(-5, 5, 3_000_000, dtype=np.float32)
 
-    def work() -> tuple[int, int]:
-        fa.mish(x)
-        return _cpu.own_parallel_regions()
+    def share() -> float:
+        begin = time.thread_time(), time.process_time()
+        for _ in range(5):
+            fa.mish(x)
+        return (time.thread_time() - begin[0]) / (time.process_time() - begin[1])
 
-    assert _cpu.is_back_off_enabled()
-    assert on_busy_cores(work) == (0, 1)
-    _cpu.enable_back_off(False)
-    try:
-        assert on_busy_cores(work) == (0, 0)  # it had its region, which nobody counted
-    finally:
-        _cpu.enable_back_off(True)
+    assert share() > 0.8
+    _cpu.set_back_off(NEVER)
+    assert share() < 0.7
 
 
 @pytest.mark.parametrize(("value", "told"), [("0", False), ("1", True)])
 def test_setting(value, told):
-    code = "from fastact import _cpu; print(_cpu.is_back_off_enabled())"
+    code = "from fastact import _cpu; print(_cpu.get_back_off() > 0)"
     done = run_python(f"import fastact; {code}", FASTACT_BACK_OFF=value)
     assert done.stdout.strip() == str(told), done.stderr
 
 
-def test_the_machine_is_asked_for_its_cores():
+def test_the_machine_is_asked_for_its_cores(headers):
     """No machine has room for a million threads more, and any for a million less."""
     files = len(os.listdir("/proc/self/fd")) if reads_proc else 0
-    assert _cpu.are_other_cores_taken(1_000_000) == os.path.exists("/proc/loadavg")
-    assert not _cpu.are_other_cores_taken(-1_000_000)
+    assert headers.are_cores_taken(1_000_000) == os.path.exists("/proc/loadavg")
+    assert not headers.are_cores_taken(-1_000_000)
     if reads_proc:
         assert len(os.listdir("/proc/self/fd")) == files

@@ -63,9 +63,9 @@ def threads_in_quick_turns():
 @pytest.fixture(autouse=True)
 def all_regions_run():
     """However busy the cores: races are looked for among a region's threads."""
-    _cpu.enable_back_off(False)
+    _cpu.set_back_off(0)
     yield
-    _cpu.enable_back_off(True)
+    _cpu.set_back_off(1)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_one_op_from_many_threads(name, shape, changing_settings):
 
 def test_busy_cores_from_many_threads():
     """Each thread has its own account of its regions, which are left out or not as it says."""
-    _cpu.enable_back_off(True)
+    _cpu.set_back_off(1)
     x, dy = arrays(LARGE)
     calls = [forward(fa.ops[name], x, dy) for name in ("mish", "layer_norm", "sum")]
     expected = [call() for call in calls]

@@ -254,7 +254,7 @@ class _DLPack(Framework):
             return made.array  # the framework goes on on the stream that was used
         # By the view that the kernels had: asked again, the framework would have to know a stream
         # that nothing waits for, and JAX knows none.
-        return self.namespace.from_dlpack(_cpu.Handover(made.view, wait, (made.array, *kept)))
+        return self.namespace.from_dlpack(_cpu.Memory(made.view, None, wait, (made.array, *kept)))
 
 
 def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:

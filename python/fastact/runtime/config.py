@@ -67,7 +67,7 @@ def config() -> dict[str, Any]:
             "limit": _cpu.get_thread_limit(),
             "default_from": threads.decided_by,
             "idle": _openmp.idle,
-            "busy cores": _BUSY_CORES[_cpu.is_back_off_enabled()],
+            "busy cores": _BUSY_CORES[_cpu.get_back_off() > 0],
         },
         "call cache": "on" if _cpu.is_call_cache_enabled() else "off, by FASTACT_CALL_CACHE=0",
         "dask": {"threads of a task": _threads_of_a_task()},

@@ -150,6 +150,6 @@ class num_threads:
 _default, decided_by = default_num_threads(os.environ)
 _cpu.set_process_threads(_default)
 # Without it calls wait for threads whose cores others keep busy; the bits are the same.
-_cpu.enable_back_off(os.environ.get("FASTACT_BACK_OFF", "1") != "0")
+_cpu.set_back_off(os.environ.get("FASTACT_BACK_OFF", "1") != "0")
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_cpu.after_fork_in_child)

@@ -62,7 +62,10 @@ void sort_axes(Axis<most>* axes, int count, Before comes_before) {
 // place.
 template <int most>
 void order_axes(Axis<most>* axes, int count, int k) {
-  const auto step = [&](int i) { return std::abs(axes[i].stride[k]); };
+  const auto step = [&](int i) {  // a stride may be the least number that there is
+    const uint64_t stride = uint64_t(axes[i].stride[k]);
+    return axes[i].stride[k] < 0 ? -stride : stride;
+  };
   for (int i = 1; i < count; ++i)
     for (int j = i, before = i - 1; before >= 0 && step(j) != 0; --before) {
       if (step(before) == 0) continue;
@@ -70,6 +73,14 @@ void order_axes(Axis<most>* axes, int count, int k) {
       std::swap(axes[before], axes[j]);
       j = before;
     }
+}
+
+// order OUT (ndim): an array's axes, those of length 1 too, as `order_axes` has them.
+inline void axes_in_order(const Operand& a, int64_t* order) {
+  Axis<1> axes[kMaxAxes];
+  for (int i = 0; i < a.ndim; ++i) axes[i] = {a.shape[i], {a.strides[i]}, i};
+  order_axes(axes, a.ndim, 0);
+  for (int i = 0; i < a.ndim; ++i) order[i] = axes[i].kind;
 }
 
 // Neighbours of one kind become one axis where every array steps over both as one. Returns how many

@@ -13,22 +13,20 @@ void forward(const ActivationCall& call, const KernelTable* kernels) noexcept {
                   false, 2, call.data);
 }
 
-void backward(const ActivationCall& call, const KernelTable* kernels) noexcept {
-  const auto& kernel = kernels->elementwise->backward_by_saved[call.which][call.data[0].dtype];
-  run_elementwise(kernel[call.accumulate], call.parameters, call.accumulate, 3, call.data);
-}
-
-void second(const ActivationCall& call, const KernelTable* kernels) noexcept {
-  const auto& kernel = kernels->elementwise->second[call.which][call.data[0].dtype];
-  run_elementwise(kernel[call.accumulate], call.parameters, call.accumulate, 4, call.data);
+// Kernels of a gradient, which has so many operands.
+template <auto kernels_of, int operands>
+void gradient(const ActivationCall& call, const KernelTable* kernels) noexcept {
+  const auto& kernel = (kernels->elementwise->*kernels_of)[call.which][call.data[0].dtype];
+  run_elementwise(kernel[call.accumulate], call.parameters, call.accumulate, operands, call.data);
 }
 
 }  // namespace
 
 void add_activations(std::vector<NativeFunction>* functions) {
   functions->push_back(native_function<forward>(kActivationForward));
-  functions->push_back(native_function<backward>(kActivationBackward));
-  functions->push_back(native_function<second>(kActivationSecond));
+  functions->push_back(
+      native_function<gradient<&ElementwiseTable::backward_by_saved, 3>>(kActivationBackward));
+  functions->push_back(native_function<gradient<&ElementwiseTable::second, 4>>(kActivationSecond));
 }
 
 }  // namespace fastact

@@ -10,7 +10,7 @@
 // that GCC won't do on both: a branch stays in the loop, and it is not vectorised.
 #include "cpu/activations/kernels.h"
 
-#include "cpu/simd/accumulators.h"
+#include "cpu/simd/map_span.h"
 #include "cpu/simd/mixed.h"
 #include "cpu/simd/vector.h"
 
@@ -48,22 +48,6 @@ FASTACT_HD void map_wide(T* __restrict y, int64_t n, int64_t ahead, F f,
   for (int64_t k = i; k < n; ++k) one(k);
 }
 
-// y[i] = f(x[i]). 16 bits, whose conversions take longer than memory does, go in chunks.
-template <class T, class F>
-FASTACT_HD void map1(const T* __restrict x, T* __restrict y, int64_t n, int64_t ahead, F f) {
-  if constexpr (sizeof(T) >= sizeof(float)) {
-    map_wide<false>(y, n, ahead, f, x);
-  } else {
-    float wide[kChunk];
-    for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-      chunk_to_float(x + i, wide, m);
-#pragma omp simd
-      for (int64_t k = 0; k < m; ++k) wide[k] = f(wide[k]);
-      chunk_from_float(wide, y + i, m);
-    });
-  }
-}
-
 // Maps 16-bit data. A chunk asks whether it accumulates: kernels of their own would be a sixth
 // of the activations' code (docs/design/packaging.md).
 template <class T, class F>
@@ -84,12 +68,18 @@ FASTACT_HD void narrow_map2(const T* __restrict dy, const T* __restrict x, T* __
   });
 }
 
+// y[i] = f(x[i]). 16 bits, whose conversions take longer than memory does, go in chunks.
 template <class T, template <class, bool> class A>
 FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* parameters,
                              int64_t ahead) {
-  const A<Compute<T>, false> a(parameters);
-  map1(pointer<T>(operands[0]), pointer<T>(operands[1]), n, ahead,
-       [&](Compute<T> x) FASTACT_INLINED { return a.forward(x); });
+  using C = Compute<T>;
+  const A<C, false> a(parameters);
+  const T* x = pointer<T>(operands[0]);
+  T* y = pointer<T>(operands[1]);
+  if constexpr (is_half<T>)
+    map_indexed(x, y, n, [&](int64_t, C one) FASTACT_INLINED { return a.forward(one); });
+  else
+    map_wide<false>(y, n, ahead, [&](C one) FASTACT_INLINED { return a.forward(one); }, x);
 }
 
 // The kernels. Those of float and double mix the steps of several vectors (CMakeLists.txt). 16-bit
@@ -248,15 +238,6 @@ void add(char* const* operands, int64_t n, const double*, int64_t ahead) {
     map_wide<true>(y, n, ahead, itself, x, x);
 }
 
-#define FASTACT_ELEMENTARY(name, bound, value)                                             \
-  template <class T>                                                                       \
-  void elementary_##name(char* const* operands, int64_t n, const double*, int64_t ahead) { \
-    map1(pointer<T>(operands[0]), pointer<T>(operands[1]), n, ahead,                       \
-         [](T x) FASTACT_INLINED { return value; });                                       \
-  }
-FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
-#undef FASTACT_ELEMENTARY
-
 }  // namespace
 
 #define FASTACT_FORWARD(name, A) \
@@ -276,8 +257,6 @@ FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)
 #define FASTACT_SECOND(name, A) FASTACT_GRADIENTS(second, second, A),
 #define FASTACT_TERM(name, Term) FASTACT_GRADIENTS(term_backward, term_backward, Term),
 #define FASTACT_SPREAD(of) FASTACT_GRADIENTS(spread_backward, spread_backward, of)
-#define FASTACT_ELEMENTARY(name, bound, value) \
-  {elementary_##name<float>, elementary_##name<double>},
 
 extern const ElementwiseTable elementwise_table;
 const ElementwiseTable elementwise_table = {
@@ -290,7 +269,6 @@ const ElementwiseTable elementwise_table = {
     FASTACT_SPREAD(kOfMoments),
     FASTACT_SPREAD(kOfSlope),
     FASTACT_SPREAD(kOfDeviation),
-    {FASTACT_ELEMENTARIES(FASTACT_ELEMENTARY)},
 };
 
 FASTACT_END_NAMESPACE

@@ -9,24 +9,6 @@
 
 namespace fastact {
 
-// The functions of math/elementary.h that have a bound, for its tests. X(name, bound, value at x)
-#define FASTACT_ELEMENTARIES(X)                     \
-  X(exp, kExpUlp, exp_scaled<0>(x).value())         \
-  X(expm1, kExpm1Ulp, exp_scaled<0>(x).minus_one()) \
-  X(log1p_of_unit, kLog1pUlp, log1p_of_unit(x))     \
-  X(sigmoid_of, kSigmoidUlp, sigmoid_of(x))         \
-  X(tanh_of_magnitude, kTanhUlp, tanh_of_magnitude(x))
-
-#define FASTACT_ONE(name, bound, value) +1
-constexpr int kElementaries = 0 FASTACT_ELEMENTARIES(FASTACT_ONE);
-#undef FASTACT_ONE
-#define FASTACT_NAME(name, bound, value) #name,
-constexpr const char* kElementaryNames[] = {FASTACT_ELEMENTARIES(FASTACT_NAME)};
-#undef FASTACT_NAME
-#define FASTACT_BOUND(name, bound, value) bound,
-constexpr double kElementaryUlps[] = {FASTACT_ELEMENTARIES(FASTACT_BOUND)};
-#undef FASTACT_BOUND
-
 struct ElementwiseTable {
   ElementwiseKernel forward[kActivations][kDTypes];  // x IN, y OUT
   // dy IN, x IN, dx OUT; [1]: dx IN/OUT, added to. For fused ops, which have x at hand.
@@ -45,8 +27,6 @@ struct ElementwiseTable {
   // 16-bit data slope and mean are double, and the mean has no low part.
   ElementwiseKernel slope_backward[kDTypes][2];
   ElementwiseKernel deviation_backward[kDTypes][2];
-  ElementwiseKernel elementary[kElementaries]
-                              [2];  // x IN, f(x) OUT for float and double: for tests alone
 };
 
 }  // namespace fastact

@@ -11,7 +11,8 @@ VIEW_DTYPE_NAMES = names_of(kDTypeNames, kViewDTypes)
 cdef int numpy_bfloat16 = -1  # type number of ml_dtypes.bfloat16, once an array of it was seen
 
 
-cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
+cdef inline int dtype_of_numpy(cnp.ndarray a) noexcept:
+    """Give a dtype's number, a mask's or indices' too; -1: no kernel reads it."""
     cdef int number = cnp.PyArray_TYPE(a)
     if number == cnp.NPY_FLOAT:
         return kF32
@@ -21,20 +22,10 @@ cdef int dtype_of_numpy(cnp.ndarray a) noexcept:
         return kF16
     if number == numpy_bfloat16:
         return kBF16
-    return -1
-
-
-cdef int view_dtype_of_numpy(cnp.ndarray a) noexcept:
-    """Give a dtype's number, a mask's or indices' too; -1: no kernel reads it."""
-    cdef int number = cnp.PyArray_TYPE(a), dtype = dtype_of_numpy(a)
-    cdef DLDataType type = dlpack_dtype(kBool)
-    if dtype >= 0:
-        return dtype
     if number == cnp.NPY_BOOL:
         return kBool
     if cnp.PyTypeNum_ISSIGNED(number) and cnp.PyTypeNum_ISINTEGER(number):
-        type.code, type.bits = kDLInt, <uint8_t>(8 * cnp.PyArray_ITEMSIZE(a))
-        return dtype_of_dlpack(type)
+        return dtype_of_dlpack(DLDataType(kDLInt, <uint8_t>(8 * cnp.PyArray_ITEMSIZE(a)), 1))
     return -1
 
 
@@ -54,11 +45,55 @@ def learn_bfloat16(dtype):
     numpy_bfloat16 = dtype.num
 
 
-cpdef tuple plain_device(int device_type, int device_id):
-    """Give DLPack's pair: pinned host memory is the CPU's, managed memory is its GPU's."""
-    if device_type == kDLCPU or device_type == kDLCUDAHost:
-        return (kDLCPU, 0)
-    return (kDLCUDA if device_type == kDLCUDAManaged else device_type, device_id)
+cdef inline DLDevice plain(DLDevice device) noexcept:
+    """Give pinned host memory's device, which is the CPU, and managed memory's, its GPU."""
+    if device.device_type == kDLCPU or device.device_type == kDLCUDAHost:
+        return DLDevice(kDLCPU, 0)
+    if device.device_type == kDLCUDAManaged:
+        device.device_type = kDLCUDA
+    return device
+
+
+def plain_device(int device_type, int device_id):
+    """Give the device that DLPack's pair means."""
+    cdef DLDevice device = plain(DLDevice(device_type, device_id))
+    return device.device_type, device.device_id
+
+
+# The two readers of arrays. What they describe has a contiguous array without strides, and lives as
+# long as the array keeps its shape.
+cdef inline bint read_numpy(cnp.ndarray a, ArrayArgument* to) noexcept:
+    """Describe an array of NumPy's; False: no kernel reads it."""
+    to.dtype = dtype_of_numpy(a)
+    to.data, to.ndim = <char*>cnp.PyArray_DATA(a), cnp.PyArray_NDIM(a)
+    to.shape, to.stride_unit = <const int64_t*>cnp.PyArray_DIMS(a), 1
+    to.strides = NULL
+    if not PyArray_IS_C_CONTIGUOUS(a):
+        to.strides = <const int64_t*>cnp.PyArray_STRIDES(a)
+    to.device_type, to.device = kDLCPU, 0
+    to.is_readonly = not cnp.PyArray_ISWRITEABLE(a)
+    return to.dtype >= 0 and PyArray_ISNOTSWAPPED(a)
+
+
+cdef inline bint read_dlpack(const DLTensor* tensor, ArrayArgument* to) noexcept:
+    """Describe a tensor of which `problem_of` says nothing; False: no kernel reads it."""
+    cdef DLDevice device = plain(tensor.device)
+    cdef int64_t expected = 1
+    cdef bint contiguous = True
+    cdef int i
+    to.dtype = dtype_of_dlpack(tensor.dtype)
+    to.data, to.ndim = <char*>tensor.data + tensor.byte_offset, tensor.ndim
+    to.shape, to.strides = tensor.shape, tensor.strides
+    to.stride_unit = (tensor.dtype.bits * tensor.dtype.lanes + 7) // 8
+    to.device_type, to.device = device.device_type, device.device_id
+    to.is_readonly = False
+    if to.strides is not NULL:
+        for i in range(to.ndim - 1, -1, -1):
+            contiguous &= to.shape[i] == 1 or to.strides[i] == expected
+            expected *= to.shape[i]
+        if contiguous:
+            to.strides = NULL
+    return to.dtype >= 0
 
 
 # Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too
@@ -71,40 +106,11 @@ cdef tuple tuple_of(const int64_t* numbers, int count):
     return tuple(found)
 
 
-cdef inline int64_t count_of(int ndim, const int64_t* shape) noexcept nogil:
-    """Count the elements of a shape."""
-    cdef int64_t size = 1
-    cdef int i
-    for i in range(ndim):
-        size *= shape[i]
-    return size
-
-
-cdef int64_t element_count(View view) noexcept:
-    return count_of(view.operand.ndim, view.shape_)
-
-
-# The owner of a view's memory, as a call states it to its PlanDraft (call_cache.pyx).
-cdef enum Source:
-    UNSTATED = 0
-    FROM_ARRAY
-    FROM_OUTPUT
-    FROM_WORKSPACE
-    FROM_CONSTANT
-
-
-cdef int check_axes(Py_ssize_t count) except -1:
-    """A View has room for so many."""
-    if count > kMaxAxes:
-        raise ValueError(f"fastact: arrays have at most {kMaxAxes} axes, got {count}")
-    return 0
-
-
 cdef int check_lengths(View view) except -1:
     """Check that no length is negative, and that all sizes in bytes and C strides can be told."""
     cdef int64_t bytes = 16  # the widest element and some room
     cdef int i
-    for i in range(view.operand.ndim):
+    for i in range(view.array.ndim):
         if view.shape_[i] < 0:
             raise ValueError(f"fastact: arrays have no negative lengths, got shape {view.shape}")
         if view.shape_[i] > 0:
@@ -116,6 +122,14 @@ cdef int check_lengths(View view) except -1:
     return 0
 
 
+cdef str name_of_dlpack(DLDataType d):
+    """Name a dtype that no kernel reads."""
+    kinds = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
+    kind = kinds[d.code] if d.code < 7 else f"dlpack-type-{d.code}-"
+    name = "bool" if kind == "bool" else f"{kind}{d.bits}"
+    return name if d.lanes == 1 else f"{name}x{d.lanes}"
+
+
 cdef class View:
     """One array, of any framework, as the native code sees it. Holds the array alive.
 
@@ -123,21 +137,14 @@ cdef class View:
     tells it). device is DLPack's pair. Strides are in bytes.
     """
 
-    cdef Operand operand
+    cdef ArrayArgument array  # whose shape and strides are its own:
     cdef int64_t shape_[kMaxAxes]
     cdef int64_t strides_[kMaxAxes]
-    cdef readonly int dtype
     cdef readonly str dtype_name
-    cdef readonly tuple device
-    cdef int device_type, device_id  # of `device`
-    cdef readonly bint readonly
     cdef readonly int64_t itemsize
     cdef readonly object owner
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
-    cdef Source source     # and of the views made of this one
-    cdef int source_index
-    cdef char* base        # where that memory begins
 
     def __dealloc__(self):
         if self.versioned is not NULL and self.versioned.deleter is not NULL:
@@ -145,80 +152,60 @@ cdef class View:
         if self.unversioned is not NULL and self.unversioned.deleter is not NULL:
             self.unversioned.deleter(self.unversioned)
 
-    cdef take(self, DLTensor* tensor):
+    cdef int hold(self, const ArrayArgument* a, int64_t itemsize, str name) except -1:
+        """Take over what was described, which has kMaxAxes axes at most.
+
+        name: of a dtype that no kernel reads.
+        """
+        cdef int64_t stride = itemsize
         cdef int i
-        cdef int64_t stride
-        cdef DLDataType d = tensor.dtype
+        self.array, self.itemsize = a[0], itemsize
+        self.array.shape, self.array.strides, self.array.stride_unit = self.shape_, self.strides_, 1
+        self.dtype_name = VIEW_DTYPE_NAMES[a.dtype] if a.dtype >= 0 else name
+        for i in range(a.ndim - 1, -1, -1):
+            self.shape_[i], self.strides_[i] = a.shape[i], stride
+            if a.strides is not NULL:
+                # An axis of one element may have any number as its stride: the product may wrap.
+                self.strides_[i] = <int64_t>(<uint64_t>a.strides[i] * <uint64_t>a.stride_unit)
+            stride *= a.shape[i]
+        return 0
+
+    cdef int take(self, DLTensor* tensor) except -1:
+        cdef ArrayArgument a
         cdef const char* problem = problem_of(tensor[0])
         if problem is not NULL:
             raise ValueError((<bytes>problem).decode())
-        self.dtype = dtype_of_dlpack(d)
-        self.itemsize = (d.bits * d.lanes + 7) // 8
-        if self.dtype >= 0:
-            self.dtype_name = VIEW_DTYPE_NAMES[self.dtype]
-        else:
-            kinds = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
-            kind = kinds[d.code] if d.code < 7 else f"dlpack-type-{d.code}-"
-            self.dtype_name = "bool" if kind == "bool" else f"{kind}{d.bits}"
-            if d.lanes != 1:
-                self.dtype_name += f"x{d.lanes}"
-        self.put_on(plain_device(tensor.device.device_type, tensor.device.device_id))
-        stride = 1
-        for i in range(tensor.ndim - 1, -1, -1):
-            self.shape_[i] = tensor.shape[i]
-            # An axis of one element may have any number as its stride: the product may wrap.
-            self.strides_[i] = <int64_t>(
-                <uint64_t>(tensor.strides[i] if tensor.strides else stride)
-                * <uint64_t>self.itemsize
-            )
-            stride *= tensor.shape[i]
-        self.finish(<char*>tensor.data + tensor.byte_offset, tensor.ndim)
-
-    cdef int put_on(self, tuple device) except -1:
-        self.device_type, self.device_id = device
-        self.device = device
-        return 0
-
-    cdef void finish(self, char* data, int ndim) noexcept:
-        self.operand.data = data
-        self.operand.ndim = ndim
-        self.operand.shape = self.shape_
-        self.operand.strides = self.strides_
-        self.operand.stride_unit = 1
+        name = None if read_dlpack(tensor, &a) else name_of_dlpack(tensor.dtype)
+        a.strides = tensor.strides
+        return self.hold(&a, a.stride_unit, name)
 
     @staticmethod
     def from_numpy(cnp.ndarray a not None):
         cdef View view = View.__new__(View)
-        cdef int i
-        check_axes(a.ndim)
-        view.dtype = view_dtype_of_numpy(a)
-        # the name of a dtype costs NumPy 4 us
-        view.dtype_name = VIEW_DTYPE_NAMES[view.dtype] if view.dtype >= 0 else a.dtype.name
-        view.itemsize = a.dtype.itemsize
-        view.put_on((kDLCPU, 0))
-        view.readonly = not cnp.PyArray_ISWRITEABLE(a)
+        cdef ArrayArgument described
+        read_numpy(a, &described)
+        described.strides = <const int64_t*>cnp.PyArray_STRIDES(a)
         view.owner = a
-        for i in range(a.ndim):
-            view.shape_[i] = a.shape[i]
-            view.strides_[i] = a.strides[i]
-        view.finish(<char*>cnp.PyArray_DATA(a), a.ndim)
+        # the name of a dtype costs NumPy 4 us
+        view.hold(&described, a.dtype.itemsize, None if described.dtype >= 0 else a.dtype.name)
         return view
 
     @staticmethod
     def on_device(cnp.ndarray a not None, tuple device not None):
         """Memory of a device that an array of NumPy's describes, and that nobody reads by it."""
         cdef View view = View.from_numpy(a)
-        view.put_on(device)
+        view.array.device_type, view.array.device = device
         return view
 
     @staticmethod
     def bytes(int64_t count, tuple device not None):
         """A model for `count` bytes on a device."""
         cdef View view = View.__new__(View)
-        view.dtype, view.dtype_name, view.itemsize = -1, "uint8", 1
-        view.put_on(device)
-        view.shape_[0], view.strides_[0] = count, 1
-        view.finish(NULL, 1)
+        cdef ArrayArgument a
+        memset(&a, 0, sizeof(a))
+        a.dtype, a.ndim, a.shape = -1, 1, &count
+        a.device_type, a.device = device
+        view.hold(&a, 1, "uint8")
         check_lengths(view)
         return view
 
@@ -226,22 +213,21 @@ cdef class View:
         """Show this memory, from `offset` bytes on, with other axes."""
         cdef View view = View.__new__(View)
         cdef int i
-        check_axes(len(shape))
-        view.dtype, view.dtype_name, view.itemsize = self.dtype, self.dtype_name, self.itemsize
-        view.put_on(self.device)
-        view.readonly = self.readonly
+        if len(shape) > kMaxAxes:
+            raise ValueError(f"fastact: arrays have at most {kMaxAxes} axes, got {len(shape)}")
+        view.array, view.dtype_name, view.itemsize = self.array, self.dtype_name, self.itemsize
+        view.array.data, view.array.ndim = self.array.data + offset, len(shape)
+        view.array.shape, view.array.strides = view.shape_, view.strides_
         view.owner = self  # which holds what it views
-        view.source, view.source_index, view.base = self.source, self.source_index, self.base
         for i in range(len(shape)):
             view.shape_[i], view.strides_[i] = shape[i], strides[i]
-        view.finish(self.operand.data + offset, len(shape))
         return view
 
     cdef View model(self, shape, strides):
         """Make a model of an array in other memory: it holds nothing."""
         cdef View view = self.shown(shape, strides)
-        view.owner, view.source = None, UNSTATED
-        view.operand.data = NULL
+        view.owner = None
+        view.array.data = NULL
         return view
 
     cdef View without_memory(self):
@@ -253,7 +239,7 @@ cdef class View:
 
         Its axes are in this one's order in memory where it has as many, else in C order.
         """
-        cdef bint alike = len(shape) == self.operand.ndim
+        cdef bint alike = len(shape) == self.array.ndim
         cdef View view = self.model(shape, self.strides if alike else range(len(shape), 0, -1))
         check_lengths(view)
         return view
@@ -263,17 +249,18 @@ cdef class View:
         cdef View view = self.without_memory()
         if not 0 <= dtype < kViewDTypes:
             raise ValueError(f"of_dtype: dtype must be from 0 to {kViewDTypes - 1}, got {dtype}")
-        view.dtype, view.dtype_name = dtype, VIEW_DTYPE_NAMES[dtype]
+        view.array.dtype, view.dtype_name = dtype, VIEW_DTYPE_NAMES[dtype]
         view.itemsize = item_size(dtype)
         return view
 
     def repeats(self, View like not None):
         """Show this memory as one element of `like`'s dtype, read at every position of `like`."""
-        cdef View view = self.shown(like.shape, (0,) * like.operand.ndim)
+        cdef View view = self.shown(like.shape, (0,) * like.array.ndim)
         low, high = self.reach
-        if element_count(like) > 0 and high - low < like.itemsize:
+        if size_of(like.array) > 0 and high - low < like.itemsize:
             raise ValueError("repeats: the memory must hold one element")
-        view.dtype, view.dtype_name, view.itemsize = like.dtype, like.dtype_name, like.itemsize
+        view.array.dtype, view.dtype_name = like.array.dtype, like.dtype_name
+        view.itemsize = like.itemsize
         return view
 
     def with_axes(self, tuple axes not None):
@@ -291,9 +278,9 @@ cdef class View:
         """Show these axes of the array, in this order; -1 stands for an axis of length 1."""
         cdef list shape = [], strides = []
         named = list(filter((-1).__ne__, places))
-        if len({*named}) < len(named) or not {*named} <= {*range(self.operand.ndim)}:
+        if len({*named}) < len(named) or not {*named} <= {*range(self.array.ndim)}:
             raise ValueError(
-                f"placed: places must name axes from 0 to {self.operand.ndim - 1} once, or be -1, "
+                f"placed: places must name axes from 0 to {self.array.ndim - 1} once, or be -1, "
                 f"got {places}"
             )
         for axis in places:
@@ -328,18 +315,18 @@ cdef class View:
         return self.shown(shape, strides, first * self.strides_[axis] if count else 0)
 
     cdef int check_axis(self, str name, int axis) except -1:
-        if not 0 <= axis < self.operand.ndim:
-            raise ValueError(f"{name}: axis must be from 0 to {self.operand.ndim - 1}, got {axis}")
+        if not 0 <= axis < self.array.ndim:
+            raise ValueError(f"{name}: axis must be from 0 to {self.array.ndim - 1}, got {axis}")
         return 0
 
     def broadcast_to(self, tuple shape not None):
         """Show this array over a shape of its rank: its axes of length 1 repeat."""
         cdef View view
         cdef int i
-        if len(shape) != self.operand.ndim:
+        if len(shape) != self.array.ndim:
             raise ValueError(f"broadcast_to: {self.shape} has not the rank of {shape}")
         view = self.shown(shape, self.strides)
-        for i in range(view.operand.ndim):
+        for i in range(view.array.ndim):
             if self.shape_[i] != view.shape_[i]:
                 if self.shape_[i] != 1:
                     raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
@@ -375,8 +362,8 @@ cdef class View:
                 raise BufferError(
                     f"DLPack version {view.versioned.version.major} is not supported, only 1"
                 )
-            view.readonly = (view.versioned.flags & kDLReadOnly) != 0
             view.take(&view.versioned.dl_tensor)
+            view.array.is_readonly = (view.versioned.flags & kDLReadOnly) != 0
         else:
             if not PyCapsule_IsValid(capsule, "dltensor"):
                 name = PyCapsule_GetName(capsule)
@@ -388,34 +375,46 @@ cdef class View:
         return view
 
     @property
+    def dtype(self):
+        return self.array.dtype
+
+    @property
+    def device(self):
+        return self.array.device_type, self.array.device
+
+    @property
+    def readonly(self):
+        return self.array.is_readonly
+
+    @property
     def ndim(self):
-        return self.operand.ndim
+        return self.array.ndim
 
     @property
     def shape(self):
-        return tuple_of(self.shape_, self.operand.ndim)
+        return tuple_of(self.shape_, self.array.ndim)
 
     @property
     def strides(self):
-        return tuple_of(self.strides_, self.operand.ndim)
+        return tuple_of(self.strides_, self.array.ndim)
 
     @property
     def size(self):
-        return element_count(self)
+        return size_of(self.array)
 
     @property
     def address(self):
-        return <intptr_t>self.operand.data
+        return <intptr_t>self.array.data
 
     @property
     def reach(self):
         """The addresses of the first byte of the array, and of the one past its last."""
-        cdef int64_t low = <intptr_t>self.operand.data, high = low + self.itemsize
+        cdef int64_t low = <intptr_t>self.array.data, high = low + self.itemsize
         cdef int64_t step
         cdef int i
-        if element_count(self) == 0:
+        if size_of(self.array) == 0:
             return (low, low)
-        for i in range(self.operand.ndim):
+        for i in range(self.array.ndim):
             step = self.strides_[i] * (self.shape_[i] - 1)
             if step < 0:
                 low += step
@@ -426,13 +425,13 @@ cdef class View:
     @property
     def overlaps_itself(self):
         """Whether an axis may step onto what the axes inside it cover; False is certain."""
-        cdef int order[kMaxAxes]
-        cdef int64_t covered = self.itemsize, step
-        cdef int i, axis
-        if element_count(self) == 0:
+        cdef int64_t order[kMaxAxes]
+        cdef int64_t covered = self.itemsize, step, axis
+        cdef int i
+        if size_of(self.array) == 0:
             return False
-        axes_in_order(self, order)
-        for i in range(self.operand.ndim - 1, -1, -1):
+        axes_in_order(self.array, order)
+        for i in range(self.array.ndim - 1, -1, -1):
             axis = order[i]
             if self.shape_[axis] == 1:
                 continue
@@ -445,12 +444,9 @@ cdef class View:
     @property
     def order(self):
         """The axes from the largest stride to the smallest; axes of stride 0 in their places."""
-        cdef int axes[kMaxAxes]
-        axes_in_order(self, axes)
-        cdef list found = []
-        for i in range(self.operand.ndim):
-            found.append(axes[i])
-        return tuple(found)
+        cdef int64_t axes[kMaxAxes]
+        axes_in_order(self.array, axes)
+        return tuple_of(axes, self.array.ndim)
 
     @property
     def __array_interface__(self):
@@ -464,28 +460,8 @@ cdef class View:
         }
 
 
-cdef inline uint64_t magnitude(int64_t stride) noexcept:
-    """Give the magnitude of any number: a stride may be the least that there is."""
-    return -<uint64_t>stride if stride < 0 else <uint64_t>stride
-
-
-cdef void axes_in_order(View like, int* order) noexcept:
-    """The axes by falling stride; equal ones keep their order.
-
-    One of stride 0, along which an array repeats itself, keeps its place, as in results of torch,
-    and of NumPy's ufuncs where the other axes are in order.
-    """
-    cdef int i, j, at
-    cdef uint64_t outer, inner
-    for i in range(like.operand.ndim):
-        order[i] = i
-        at = i
-        for j in range(i - 1, -1, -1):
-            outer = magnitude(like.strides_[order[j]])
-            inner = magnitude(like.strides_[order[at]])
-            if outer == 0 or inner == 0:
-                continue
-            if outer >= inner:
-                break
-            order[j], order[at] = order[at], order[j]
-            at = j
+cdef View whole_of(View view):
+    """The array that a view is of."""
+    while type(view.owner) is View:
+        view = view.owner
+    return view

@@ -38,7 +38,10 @@ cdef enum:
     MAX_PLANS = 64    # of an entry point; 64 KiB to 512 KiB of views, and of launches on a device
     SCRATCH_STEP = 256  # between workspaces, which come in one piece
     RECORDING_RUNS = 3
+    CONSTANT = -1     # in the place of a buffer index
 
+# In the place of what the framework made: memory for the time of a call.
+cdef object WORKSPACE = "workspace"
 
 # Values in the place of a plan, for keys that were seen once, or that can have none.
 cdef object SEEN = "seen once"
@@ -73,48 +76,51 @@ cdef class PlanDraft:
     """The statements of a call on the slow path, which make the plan for calls with its key.
 
     A buffer index numbers the memory of a call: its arrays in the order of the key, then the
-    outputs that it makes, then its workspaces.
+    outputs that it makes, and its workspaces.
     """
 
     cdef const CallKey* key      # for the time of the call
     cdef bint[MAX_ARRAYS] claimed
     cdef bint begun, refused
-    cdef list outputs            # (View, what the framework made of it)
-    cdef list workspaces         # View
+    cdef dict numbers            # by a View of all of its memory, of an array or MAX_ARRAYS + made
+    cdef list made               # (View, what the framework made of it)
     cdef list written            # indexes of arrays of the key
     cdef bint[MAX_BUFFERS] filled  # by the steps, in their order
     cdef list steps              # (NativeCall, its workspace or None), or NativeLoop
     cdef list seen               # (array of an output, the same as another dtype, this dtype)
 
-    def operand(self, View view, value):
-        """An array of the call, and the view of it that native functions get."""
-        self.bind(view, FROM_ARRAY, self.claim(value))
+    def __cinit__(self):
+        self.numbers, self.made, self.written, self.steps, self.seen = {}, [], [], [], []
 
-    def writes(self, View view, value):
+    def operand(self, View view not None, value):
+        """An array of the call, and the view of it that native functions get."""
+        self.numbers[whole_of(view)] = self.claim(value)
+
+    def writes(self, View view not None, value):
         """An array of the call that native functions write, and may read by the same view."""
-        cdef int index = view.source_index if view.source == FROM_ARRAY else self.claim(value)
-        self.bind(view, FROM_ARRAY, index)
+        cdef int index = self.numbers.get(whole_of(view), CONSTANT)
+        if not 0 <= index < MAX_ARRAYS:
+            index = self.numbers[whole_of(view)] = self.claim(value)
         self.written.append(index)
 
-    def output(self, View view, made):
+    def output(self, View view not None, made):
         """New memory for a result, and what the framework's array will be made of."""
-        self.bind(view, FROM_OUTPUT, len(self.outputs))
-        self.outputs.append((view, made))
+        self.numbers[whole_of(view)] = MAX_ARRAYS + len(self.made)
+        self.made.append((view, made))
 
     def finished(self, made, array):
         """The array that came of an output."""
-        for k, (view, other) in enumerate(self.outputs):
+        for k, (view, other) in enumerate(self.made):
             if other is made:
-                self.outputs[k] = (view, array)
+                self.made[k] = (view, array)
 
-    def workspace(self, View view):
+    def workspace(self, View view not None):
         """Memory for the time of the call."""
-        self.bind(view, FROM_WORKSPACE, len(self.workspaces))
-        self.workspaces.append(view)
+        self.output(view, WORKSPACE)
 
-    def constant(self, View view):
+    def constant(self, View view not None):
         """A number that stands for an array: the view holds its own memory, which nobody writes."""
-        self.bind(view, FROM_CONSTANT, 0)
+        self.numbers[whole_of(view)] = CONSTANT
 
     def native(self, NativeCall call not None, View workspace):
         """A call of a native function, and the scratch memory that it is given."""
@@ -147,22 +153,20 @@ cdef class PlanDraft:
         self.refused |= found < 0
         return found
 
-    cdef void bind(self, View view, Source source, int index) noexcept:
-        view.source, view.source_index, view.base = source, index, view.operand.data
+    cdef bint is_constant(self, View view) except -1:
+        return self.numbers.get(whole_of(view)) == CONSTANT
 
     cdef int buffer_index(self, View view) except -1:
-        if view.source == FROM_ARRAY:
-            return view.source_index
-        if view.source == FROM_OUTPUT:
-            return self.key.arrays + view.source_index
-        if view.source == FROM_WORKSPACE:
-            return self.key.arrays + <int>len(self.outputs) + view.source_index
-        raise Unrecorded("a view whose memory the call has not stated")
+        cdef int found = self.numbers.get(whole_of(view), CONSTANT)
+        if found == CONSTANT:
+            raise Unrecorded("a view whose memory the call has not stated")
+        return found if found < MAX_ARRAYS else found - MAX_ARRAYS + self.key.arrays
 
     cdef CallPlan plan(self, result):
         """The plan, once the call is done."""
         cdef CallPlan plan = CallPlan.__new__(CallPlan)
         cdef View view
+        cdef int64_t scratch = 0
         cdef int k
         if self.refused or not self.begun:
             raise Unrecorded("the call refused, or stated nothing")
@@ -174,28 +178,29 @@ cdef class PlanDraft:
                 if not self.key.is_scalar[k]:
                     raise Unrecorded("an array that is no operand")
                 plan.fixed += (k,)
-        plan.arrays = self.key.arrays
-        plan.outputs, plan.workspaces = len(self.outputs), len(self.workspaces)
-        if (
-            plan.arrays + plan.outputs + plan.workspaces > MAX_BUFFERS
-            or len(self.written) > MAX_ARRAYS
-        ):
+        plan.arrays, plan.count = self.key.arrays, len(self.made)
+        if plan.arrays + plan.count > MAX_BUFFERS or len(self.written) > MAX_ARRAYS:
             raise Unrecorded("more arrays than a plan holds")
         plan.made = []
-        for k, (view, array) in enumerate(self.outputs):
-            plan.made.append(contiguous(view))
-            plan.is_number[k] = view.operand.ndim == 0 and not cnp.PyArray_Check(array)
-        for k, view in enumerate(self.workspaces):
-            plan.scratch_at[k] = plan.scratch
-            plan.scratch += element_count(view) * view.itemsize + SCRATCH_STEP - 1
-            plan.scratch -= plan.scratch % SCRATCH_STEP
+        for k, (view, array) in enumerate(self.made):
+            if array is WORKSPACE:
+                plan.made.append(None)
+                plan.scratch_at[k] = scratch
+                scratch += size_of(view.array) * view.itemsize + SCRATCH_STEP - 1
+                scratch -= scratch % SCRATCH_STEP
+                plan.scratch = View.bytes(scratch, view.device)
+            else:
+                plan.made.append(contiguous(view))
+                plan.is_number[k] = view.array.ndim == 0 and not cnp.PyArray_Check(array)
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
         plan.steps, plan.blocks = [], b""
         for step in self.steps:
             plan.steps.append(self.step(plan, step))
-        for k in range(plan.arrays + plan.outputs):
+        for k in range(plan.arrays + plan.count):
+            if k >= plan.arrays and plan.made[k - plan.arrays] is None:
+                continue
             if self.filled[k] != (k >= plan.arrays or k in self.written):
                 raise Unrecorded("native functions write other arrays than the call has stated")
         plan.result = self.part_of_result(result)
@@ -221,19 +226,27 @@ cdef class PlanDraft:
         own.views, own.begin = [], len(plan.blocks)
         self.follow(given)
         for k, view in enumerate(given.views):
-            if view is not None and view.source != FROM_CONSTANT:
-                index, offset = self.buffer_index(view), view.operand.data - view.base
+            if view is not None and not self.is_constant(view):
+                self.note(plan, own.begin + own.address_of(k), view)
                 view = view.without_memory()
-                set_argument(own.array(k), view)
-                plan.note(own.begin + own.address_of(k), index, offset)
+                own.array(k)[0] = view.array
             own.views.append(view)
         if workspace is not None:  # whose address stands first
-            offset = workspace.operand.data - workspace.base
-            plan.note(own.begin, self.buffer_index(workspace), offset)
-        plan.blocks += PyBytes_FromStringAndSize(<char*>own.block, own.bytes)
+            self.note(plan, own.begin, workspace)
+        plan.blocks += own.copied_block()
         if len(plan.blocks) > sizeof(uint64_t) * MAX_WORDS_OF_CALLS:
             raise Unrecorded("larger calls than a plan holds")
         return own
+
+    cdef int note(self, CallPlan plan, int64_t place, View view) except -1:
+        """Note an address that each run puts in."""
+        cdef int k = plan.addresses
+        if k == MAX_VIEWS:
+            raise Unrecorded("more views than a plan holds")
+        plan.place[k], plan.buffer[k] = place, self.buffer_index(view)
+        plan.offset[k] = view.array.data - whole_of(view).array.data
+        plan.addresses += 1
+        return 0
 
     cdef int follow(self, NativeCall given) except -1:
         """Note what a native function writes. It reads nothing but what plans know the values of.
@@ -243,11 +256,12 @@ cdef class PlanDraft:
         cdef const KnownFunction* function = given.function
         cdef const Field* fields = function.table.fields
         cdef View view
-        cdef int k
+        cdef int k, index
         for k, view in enumerate(given.views):
-            if view is None or fields[k].role == Role.kOut or view.source == FROM_CONSTANT:
+            if view is None or fields[k].role == Role.kOut or self.is_constant(view):
                 continue
-            if view.source != FROM_ARRAY and not self.filled[self.buffer_index(view)]:
+            index = self.buffer_index(view)
+            if index >= self.key.arrays and not self.filled[index]:
                 raise Unrecorded("memory is read that no native function has written")
         for k, view in enumerate(given.views):
             if view is not None and is_written(fields[k], function.named[k], given.arguments()):
@@ -261,7 +275,7 @@ cdef class PlanDraft:
         for k in range(self.key.arrays):
             if result is <object>self.key.array[k]:
                 return k
-        for k, (_, array) in enumerate(self.outputs):
+        for k, (_, array) in enumerate(self.made):
             if result is array:
                 return self.key.arrays + k
         for array, seen, dtype in self.seen:
@@ -290,7 +304,7 @@ cdef View contiguous(View made):
     """A model of an output, which plans can make again: in C order."""
     cdef int64_t step = made.itemsize
     cdef int i
-    for i in range(made.operand.ndim - 1, -1, -1):
+    for i in range(made.array.ndim - 1, -1, -1):
         if made.shape_[i] != 1 and made.strides_[i] != step:
             raise Unrecorded("an output that is not in C order")
         step *= made.shape_[i]
@@ -318,9 +332,7 @@ cdef inline void refuse_current_draft() noexcept:
 
 
 cdef void* current_stream(const CallKey* key) except NULL:
-    cdef void* stream = NULL
-    key.kind.api.current_stream(key.device.device_type, key.device.device_id, &stream)
-    return stream or <void*>LEGACY_STREAM
+    return stream_of(key.kind.api, key.device) or <void*>LEGACY_STREAM
 
 
 cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
@@ -347,7 +359,7 @@ cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
         for run in range(RECORDING_RUNS):
             plan.place_nowhere(key, run, data)
             device.begin_run(
-                recording, <const char* const*>data, plan.arrays + plan.outputs + plan.workspaces
+                recording, <const char* const*>data, plan.arrays + plan.count
             )
             plan.call_functions(data, recording)
     except Exception:  # a run that has memory finds out why
@@ -363,12 +375,12 @@ cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
 cdef class CallPlan:
     """The native calls that calls of one key run."""
 
-    cdef int arrays, outputs, workspaces, writes
+    cdef int arrays, count, writes  # count: of outputs and workspaces
     cdef tuple fixed                # NumPy scalars among the arrays: the plan is for their values
     cdef int[MAX_ARRAYS] written    # buffer indices
-    cdef int64_t scratch            # bytes of the workspaces together
+    cdef View scratch               # a model for the workspaces together; None: there are none
     cdef int64_t[MAX_BUFFERS] scratch_at  # where each of them begins
-    cdef list made                  # a View for each output: dtype, shape
+    cdef list made                  # a model of each output; None: a workspace
     cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
     cdef object result              # PlanDraft.part_of_result
     cdef list steps                 # NativeCall or NativeLoop, without memory
@@ -389,15 +401,6 @@ cdef class CallPlan:
             self.device.drop(self.launches)
         self.launches = NULL
 
-    cdef int note(self, int64_t place, int buffer, int64_t offset) except -1:
-        """Note an address that each run puts in."""
-        if self.addresses == MAX_VIEWS:
-            raise Unrecorded("more views than a plan holds")
-        self.place[self.addresses] = place
-        self.buffer[self.addresses], self.offset[self.addresses] = buffer, offset
-        self.addresses += 1
-        return 0
-
     cdef object run(self, const CallKey* key):
         """NotImplemented where memory is shared that was not when the plan was made."""
         cdef char* data[MAX_BUFFERS]
@@ -414,7 +417,7 @@ cdef class CallPlan:
                     return NotImplemented
         for k in range(self.arrays):
             data[k] = key.data[k]
-        if self.outputs or self.workspaces:
+        if self.count:
             buffers = Buffers.__new__(Buffers)
             buffers.make(self, key, &data[self.arrays])
         try:
@@ -445,12 +448,12 @@ cdef class CallPlan:
             if type(step) is NativeCall:
                 (<NativeCall>step).go(<Block*>(memory + (<NativeCall>step).begin), stream)
             else:
-                (<NativeLoop>step).go(memory, stream)
+                (<NativeLoop>step).go(memory + (<NativeLoop>step).begin, stream)
         return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
         cdef int k
-        for k in range(self.arrays, self.arrays + self.outputs + self.workspaces):
+        for k in range(self.arrays, self.arrays + self.count):
             if residue(data[k]):
                 return False
         return True
@@ -460,7 +463,7 @@ cdef class CallPlan:
         cdef int[RECORDING_RUNS] step = [1, 31, 7]  # odd: a permutation of 32
         cdef uint64_t address
         cdef int k, first
-        for k in range(self.arrays + self.outputs + self.workspaces):
+        for k in range(self.arrays + self.count):
             first = k
             if k < self.arrays:
                 for first in range(k + 1):
@@ -513,41 +516,38 @@ cdef class Buffers:
         cdef int k
         if key.kind is not NULL:
             self.api = key.kind.api
-        self.count = plan.outputs + 1
-        for k in range(plan.outputs):
+        self.count = plan.count + 1
+        if plan.scratch is not None and is_on_cpu(key):
+            self.scratch = base = <char*>malloc(plan.scratch.shape_[0])
+            if base is NULL:
+                raise MemoryError
+        elif plan.scratch is not None:
+            base = self.own(plan.count, &plan.scratch.array)
+        for k in range(plan.count):
             model = plan.made[k]
-            if key.kind is not NULL:
-                data[k] = self.own(k, key.device, model.dtype, model.operand.ndim, model.shape_)
-            elif plan.is_number[k] and model.dtype != kBF16:  # whose numbers are made of arrays
+            if model is None:
+                data[k] = base + plan.scratch_at[k]
+            elif key.kind is not NULL:
+                data[k] = self.own(k, &model.array)
+            elif plan.is_number[k] and model.array.dtype != kBF16:  # whose numbers need arrays
                 data[k] = <char*>&self.numbers[k]
             else:
                 array = cnp.PyArray_SimpleNew(
-                    model.operand.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.dtype)
+                    model.array.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.array.dtype)
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
-        if plan.scratch and is_on_cpu(key):
-            base = <char*>malloc(plan.scratch)
-            if base is NULL:
-                raise MemoryError
-            self.scratch = base
-        elif plan.scratch:
-            base = self.own(plan.outputs, key.device, -1, 1, &plan.scratch)
-        for k in range(plan.workspaces):
-            data[plan.outputs + k] = base + plan.scratch_at[k]
         return 0
 
-    cdef char* own(
-        self, int k, DLDevice device, int dtype, int ndim, const int64_t* shape
-    ) except NULL:
-        self.owned[k] = new_tensor(self.api, device, dtype, ndim, shape, NULL)
+    cdef char* own(self, int k, const ArrayArgument* like) except NULL:
+        self.owned[k] = new_tensor(self.api, like, NULL)
         return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
 
     cdef object give(self, CallPlan plan, int k):
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
         if self.arrays[k] is NULL:
             if self.api is NULL:
-                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).dtype))
+                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).array.dtype))
                 self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
             else:
                 self.owned[k] = NULL
@@ -574,7 +574,10 @@ cdef class Buffers:
 
 
 cdef class CachedCall:
-    """An entry point of an op: its function of the Python layer behind the plans of its calls."""
+    """An entry point of an op: its function of the Python layer behind the plans of its calls.
+
+    The op itself is the entry point that calling it is.
+    """
 
     cdef dict __dict__  # its name, docstring and signature
     cdef object function
@@ -599,6 +602,8 @@ cdef class CachedCall:
     cdef object enter(self, tuple args, dict kwargs):
         cdef CallKey key
         cdef tuple fixed = None
+        if self.function is None:
+            raise TypeError("fastact._cpu: an op that was not declared can't be called")
         refuse_current_draft()
         if (
             not call_cache_enabled or current_draft() is not NULL
@@ -634,8 +639,6 @@ cdef class CachedCall:
         """fixed: the numbers whose values are in `words`; None: it is not known which should be."""
         cdef PlanDraft draft = PlanDraft.__new__(PlanDraft)
         draft.key = key
-        draft.outputs, draft.workspaces, draft.written = [], [], []
-        draft.steps, draft.seen = [], []
         (&current_draft())[0] = <void*>draft
         try:
             try:
@@ -661,24 +664,6 @@ cdef class CachedCall:
         self.plans[words] = plan
         return 0
 
-
-cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
-    """The key with the bits of these of its numbers."""
-    cdef int k
-    values = []
-    for k in fixed:
-        values.append(PyBytes_FromStringAndSize(key.data[k], extent(key, k)))
-    return words, *values
-
-
-cdef class CachedOp:
-    """An op whose call itself is a cached entry point."""
-
-    cdef CachedCall entry
-
-    def _cache_calls(self, CachedCall entry):
-        self.entry = entry
-
     def _take_fast_path(self, str native, int parameters, tuple numbers not None):
         """Let calls of an activation, and of its `forward` and `backward`, take the fast path.
 
@@ -686,9 +671,7 @@ cdef class CachedOp:
         """
         cdef FastPath fast
         cdef CachedCall point
-        for i, point in enumerate((self.entry, self.forward, self.backward)):
-            if point is None:
-                raise TypeError("fastact._cpu: an op that was not declared has no fast path")
+        for i, point in enumerate((self, self.forward, self.backward)):
             fast = FastPath.__new__(FastPath)
             fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
             fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
@@ -698,15 +681,23 @@ cdef class CachedOp:
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to Python."""
-        if self.entry is not None:
-            self.entry.casts = True
+        self.casts = True
 
     def _cached_calls(self):
-        """How many keys of calls of the op are remembered."""
-        return 0 if self.entry is None else len(self.entry.plans)
+        """Count the keys of calls that are remembered, and those that queue launches themselves."""
+        cdef int queueing = 0
+        for plan in self.plans.values():
+            queueing += type(plan) is CallPlan and (<CallPlan>plan).launches is not NULL
+        return len(self.plans), queueing
 
-    def __call__(self, *args, **kwargs):
-        return call_op(self, args, <PyObject*>kwargs)
+
+cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
+    """The key with the bits of these of its numbers."""
+    cdef int k
+    values = []
+    for k in fixed:
+        values.append(PyBytes_FromStringAndSize(key.data[k], extent(key, k)))
+    return words, *values
 
 
 cdef dict NO_NAMES = {}
@@ -728,21 +719,13 @@ cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
     return entry.enter(args, named)
 
 
-cdef object call_op(CachedOp op, tuple args, PyObject* kwargs):
-    if op.entry is None:
-        raise TypeError("fastact._cpu: an op that was not declared can't be called")
-    return call_entry(op.entry, args, kwargs)
-
-
 (<PyTypeObject*>CachedCall).tp_call = <ternaryfunc>call_entry
-(<PyTypeObject*>CachedOp).tp_call = <ternaryfunc>call_op
 
 
 def keep_compiled_call(cls):
-    """Let a call of an object of this class begin in compiled code, as a call of its base does.
+    """Let a call of an object of this class begin in compiled code.
 
     Ops have a `__call__` in Python too, which would take its place: torch.compile traces Python and
     nothing else. Entry points would have the slot that Cython made.
     """
-    base = CachedCall if issubclass(cls, CachedCall) else CachedOp
-    (<PyTypeObject*>cls).tp_call = (<PyTypeObject*>base).tp_call
+    (<PyTypeObject*>cls).tp_call = <ternaryfunc>call_entry

@@ -64,7 +64,7 @@ cdef enum:  # bits of an array's first word
 
 
 cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t flags) noexcept:
-    cdef int64_t item = item_size(a.dtype), size = count_of(a.ndim, a.shape), low = 0, high = 0
+    cdef int64_t item = item_size(a.dtype), size = size_of(a[0]), low = 0, high = 0
     cdef int64_t step
     cdef int i, same
     if key.arrays == MAX_ARRAYS or a.ndim > MAX_KEY_AXES or size == 0:
@@ -221,7 +221,7 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         return True
     if PyUnicode_CheckExact(value):
         return put_text(key, value)
-    if key.ops < MAX_ARRAYS and (isinstance(value, CachedOp) or is_dtype(value)):
+    if key.ops < MAX_ARRAYS and (isinstance(value, CachedCall) or is_dtype(value)):
         key.op[key.ops] = <PyObject*>value
         key.ops += 1
         return put(key, IS_OP) and put(key, <intptr_t><PyObject*>value)

@@ -12,49 +12,46 @@ cdef void set_error(void* context, const char* kind, const char* message) noexce
 
 
 cdef DLManagedTensorVersioned* allocate_by(
-    DLPackExchangeAPI* api, DLDevice device, DLDataType dtype, int ndim, const int64_t* shape
+    DLPackExchangeAPI* api, DLTensor prototype
 ) except NULL:
     """A contiguous tensor from the framework itself."""
-    cdef DLTensor prototype = DLTensor(NULL, device, ndim, dtype, <int64_t*>shape, NULL, 0)
     cdef DLManagedTensorVersioned* made = NULL
     errors = []
     if api.allocate(&prototype, &made, <void*>errors, set_error) or made is NULL:
         reason = "; ".join(message for _, message in errors) or "the framework gave no memory"
         raise MemoryError(f"fastact: {reason}")
-    if device.device_type == kDLCPU:
-        advise_huge_pages(
-            <char*>made.dl_tensor.data + made.dl_tensor.byte_offset, bytes_of(dtype, ndim, shape)
-        )
     return made
 
 
-cdef int64_t bytes_of(DLDataType dtype, int ndim, const int64_t* shape) noexcept:
-    return count_of(ndim, shape) * (dtype.bits // 8)
-
-
 cdef DLManagedTensorVersioned* new_tensor(
-    DLPackExchangeAPI* api, DLDevice device, int dtype, int ndim, const int64_t* shape,
-    const int* order
+    DLPackExchangeAPI* api, const ArrayArgument* like, const int64_t* order
 ) except NULL:
-    """Make a tensor without gaps; `order`: its axes as they lie in memory, NULL for C order."""
+    """Make a tensor without gaps, of this shape, dtype and device.
+
+    order: its axes as they lie in memory, NULL for C order.
+    """
     cdef int64_t[kMaxAxes] strides
     cdef int64_t[kMaxAxes] inside
-    cdef int64_t step = 1
-    cdef DLDataType type = dlpack_dtype(dtype)
+    cdef int64_t step = 1, bytes, axis
+    cdef DLDevice device = DLDevice(like.device_type, like.device)
+    cdef DLDataType type = dlpack_dtype(like.dtype)
     cdef DLManagedTensorVersioned* made
-    cdef int i, axis
-    for i in range(ndim - 1, -1, -1):
+    cdef int i
+    for i in range(like.ndim - 1, -1, -1):
         axis = i if order is NULL else order[i]
         strides[axis] = step
-        inside[i] = shape[axis]
-        step *= max(shape[axis], 1)
+        inside[i] = like.shape[axis]
+        step *= max(like.shape[axis], 1)
+    bytes = size_of(like[0]) * (type.bits // 8)
     # A framework's allocator takes longer than a small kernel.
-    if api is NULL or device.device_type == kDLCPU and bytes_of(type, ndim, shape) < kBigMemory:
-        made = make_tensor(ndim, shape, strides, type)
+    if api is NULL or device.device_type == kDLCPU and bytes < kBigMemory:
+        made = make_tensor(like.ndim, like.shape, strides, type)
     else:
-        made = allocate_by(api, device, type, ndim, inside)
+        made = allocate_by(api, DLTensor(NULL, device, like.ndim, type, &inside[0], NULL, 0))
+        if device.device_type == kDLCPU:
+            advise_huge_pages(<char*>made.dl_tensor.data + made.dl_tensor.byte_offset, bytes)
         if order is not NULL:
-            made = with_strides(made, ndim, shape, strides)
+            made = with_strides(made, like.ndim, like.shape, strides)
     if made is NULL:
         raise MemoryError
     return made
@@ -91,34 +88,70 @@ cdef DLPackExchangeAPI* exchange_api(capsule) except NULL:
     return <DLPackExchangeAPI*>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
 
 
-def exchange_stream(api_capsule, tuple device):
-    """The stream on which a framework now works on a device, as an integer."""
+cdef void* stream_of(DLPackExchangeAPI* api, DLDevice device) except? NULL:
+    """Give the stream on which a framework now works on a device."""
     cdef void* stream = NULL
-    exchange_api(api_capsule).current_stream(device[0], device[1], &stream)
-    return <intptr_t>stream
+    api.current_stream(device.device_type, device.device_id, &stream)
+    return stream
+
+
+def exchange_stream(api_capsule, tuple device):
+    """Give that stream as an integer."""
+    return <intptr_t>stream_of(exchange_api(api_capsule), DLDevice(device[0], device[1]))
+
+
+cdef void let_go(DLManagedTensorVersioned* tensor) noexcept with gil:
+    Py_DECREF(<object>tensor.manager_ctx)
+    free(tensor)
+
+
+cdef DLManagedTensorVersioned* tensor_of(View view, kept) except NULL:
+    """Make a tensor of an array, which it holds, and what else is kept, until it is let go."""
+    cdef int64_t strides[kMaxAxes]
+    cdef DLManagedTensorVersioned* tensor
+    cdef const ArrayArgument* a = &view.array
+    cdef int i
+    for i in range(a.ndim):
+        strides[i] = a.strides[i] // view.itemsize
+    holder = (view, kept)
+    tensor = describe_tensor(
+        a.data, DLDevice(a.device_type, a.device), a.ndim, a.shape, strides, dlpack_dtype(a.dtype)
+    )
+    if tensor is NULL:
+        raise MemoryError
+    Py_INCREF(holder)
+    tensor.manager_ctx = <void*>holder
+    tensor.deleter = let_go
+    return tensor
 
 
 cdef str HANDED_OVER = "this memory has been handed over already"
 
 
 cdef class Memory:
-    """New memory in the shape, dtype, device and order of a model.
+    """Memory that a framework takes over, once.
 
-    A kernel fills it; then a framework takes it over, once.
+    It is new, in the shape, dtype, device and order of a model, and a kernel fills it. Or, with
+    `wait`, it is the model's own, filled on a stream of ours: the framework asks for it with the
+    stream on which it goes on, and `wait` makes that one wait. What is `kept`, as memory that
+    kernels still read, is kept until the framework lets go of the result.
     """
 
     cdef DLManagedTensorVersioned* tensor
+    cdef object wait
+    cdef tuple device
 
-    def __cinit__(self, View model not None, api_capsule=None):
+    def __cinit__(self, View model not None, api_capsule=None, wait=None, kept=None):
         cdef DLPackExchangeAPI* api = NULL
-        cdef int order[kMaxAxes]
+        cdef int64_t order[kMaxAxes]
+        self.wait, self.device = wait, model.device
+        if wait is not None:
+            self.tensor = tensor_of(model, kept)
+            return
         if api_capsule is not None:
             api = exchange_api(api_capsule)
-        axes_in_order(model, order)
-        self.tensor = new_tensor(
-            api, DLDevice(model.device_type, model.device_id), model.dtype, model.operand.ndim,
-            model.shape_, order,
-        )
+        axes_in_order(model.array, order)
+        self.tensor = new_tensor(api, &model.array, order)
 
     def __dealloc__(self):
         if self.tensor is not NULL:
@@ -144,52 +177,9 @@ cdef class Memory:
         return hand_over(self.release(), exchange_api(api_capsule))
 
     def __dlpack_device__(self):
-        return (kDLCPU, 0)
+        return self.device
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        return capsule_of(self.release(), max_version)
-
-
-cdef void let_go(DLManagedTensorVersioned* tensor) noexcept with gil:
-    Py_DECREF(<object>tensor.manager_ctx)
-    free(tensor)
-
-
-cdef class Handover:
-    """An array that goes back to its framework, filled on a stream of ours.
-
-    The framework asks for it with the stream on which it goes on, and `wait` makes that one wait
-    for ours. Memory that kernels still read is kept until the framework lets go of the result.
-    """
-
-    cdef View array
-    cdef object wait
-    cdef object kept
-
-    def __init__(self, View array, wait, kept):
-        self.array = array
-        self.wait = wait
-        self.kept = kept
-
-    def __dlpack_device__(self):
-        return self.array.device
-
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        cdef DLManagedTensorVersioned* tensor
-        cdef int64_t strides[kMaxAxes]
-        cdef int i
-        if stream is None or stream != -1:
+        if self.wait is not None and (stream is None or stream != -1):
             self.wait(stream)
-        for i in range(self.array.operand.ndim):
-            strides[i] = self.array.strides_[i] // self.array.itemsize
-        holder = (self.array, self.kept)
-        tensor = describe_tensor(
-            self.array.operand.data, DLDevice(self.array.device_type, self.array.device_id),
-            self.array.operand.ndim, self.array.shape_, strides, dlpack_dtype(self.array.dtype),
-        )
-        if tensor is NULL:
-            raise MemoryError
-        Py_INCREF(holder)
-        tensor.manager_ctx = <void*>holder
-        tensor.deleter = let_go
-        return capsule_of(tensor, max_version)
+        return capsule_of(self.release(), max_version)

@@ -199,45 +199,16 @@ cdef bint same_device(DLDevice a, DLDevice b) noexcept:
     return a.device_type == b.device_type and a.device_id == b.device_id
 
 
-cdef inline bint read_numpy(cnp.ndarray a, ArrayArgument* to) noexcept:
-    """Describe an array, a contiguous one without strides; False: no kernel reads it."""
-    to.dtype = view_dtype_of_numpy(a)
-    to.data, to.ndim = <char*>cnp.PyArray_DATA(a), cnp.PyArray_NDIM(a)
-    to.shape, to.stride_unit = <const int64_t*>cnp.PyArray_DIMS(a), 1
-    to.strides = NULL
-    if not PyArray_IS_C_CONTIGUOUS(a):
-        to.strides = <const int64_t*>cnp.PyArray_STRIDES(a)
-    to.device_type, to.device = kDLCPU, 0
-    to.is_readonly = not cnp.PyArray_ISWRITEABLE(a)
-    return to.dtype >= 0 and PyArray_ISNOTSWAPPED(a)
-
-
 cdef bint read_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
-    """Describe a tensor in the same way; False: Python finds out why."""
+    """Describe a tensor as `read_dlpack` does; False: Python finds out why."""
     cdef DLTensor tensor
-    cdef int64_t expected = 1
-    cdef bint contiguous = True
-    cdef int i
     try:
         kind.api.borrow(<void*>x, &tensor)
     except (MemoryError, RecursionError):
         raise
     except Exception:
         return False
-    to.dtype = dtype_of_dlpack(tensor.dtype)
-    if problem_of(tensor) is not NULL or to.dtype < 0:
-        return False
-    to.data, to.ndim = <char*>tensor.data + tensor.byte_offset, tensor.ndim
-    to.shape, to.strides, to.stride_unit = tensor.shape, tensor.strides, item_size(to.dtype)
-    to.device_type, to.device = tensor.device.device_type, tensor.device.device_id
-    to.is_readonly = False
-    if to.strides is not NULL:
-        for i in range(to.ndim - 1, -1, -1):
-            contiguous &= to.shape[i] == 1 or to.strides[i] == expected
-            expected *= to.shape[i]
-        if contiguous:
-            to.strides = NULL
-    return True
+    return problem_of(tensor) is NULL and read_dlpack(&tensor, to)
 
 
 cdef inline bint is_plain(object x, TensorType* kind, ArrayArgument* to) except -1:
@@ -255,7 +226,7 @@ cdef inline bint is_plain(object x, TensorType* kind, ArrayArgument* to) except 
         ):
             return False
     return to.strides is NULL and to.dtype < kDTypes and (
-        not <intptr_t>to.data & (item_size(to.dtype) - 1) or count_of(to.ndim, to.shape) == 0
+        not <intptr_t>to.data & (item_size(to.dtype) - 1) or size_of(to[0]) == 0
     )
 
 
@@ -335,7 +306,7 @@ cdef class FastPath:
                 remote = fit.activation[self.inputs - 1]
             if remote is NULL:
                 return NotImplemented
-        size = count_of(arrays[0].ndim, arrays[0].shape)
+        size = size_of(arrays[0])
         bytes = size * item_size(arrays[0].dtype)
         made[0] = arrays[0]
         if out is not None:
@@ -357,7 +328,7 @@ cdef class FastPath:
             self.compute(arrays, size, accumulate)
             return out[()] if made.ndim == 0 else out
         else:
-            memory = new_tensor(kind.api, device, made.dtype, made.ndim, made.shape, NULL)
+            memory = new_tensor(kind.api, made, NULL)
             made.data = <char*>memory.dl_tensor.data + memory.dl_tensor.byte_offset
         if remote is NULL:
             self.compute(arrays, size, accumulate)
@@ -379,13 +350,14 @@ cdef class FastPath:
         bint accumulate
     ) except -1:
         """Run what a call by name would run, without its checks, which these arrays passed."""
-        cdef void* stream = NULL
+        cdef DLDevice device = DLDevice(arrays[0].device_type, arrays[0].device)
         cdef ActivationCall call
         memset(&call, 0, sizeof(call))
         memcpy(call.data, arrays, (self.inputs + 1) * sizeof(ArrayArgument))
         call.which, call.parameters, call.accumulate = self.which, self.defaults, accumulate
-        kind.api.current_stream(arrays[0].device_type, arrays[0].device, &stream)
-        remote.run(&call, arrays[0].dtype, arrays[0].device, NULL, 0, stream)
+        remote.run(
+            &call, arrays[0].dtype, arrays[0].device, NULL, 0, stream_of(kind.api, device)
+        )
         return 0
 
     cdef inline void compute(

@@ -8,7 +8,7 @@ cdef extern from "cpu/gates/gates.h" namespace "fastact" nogil:
     const double kGateUlps[2]
     const int kGateKinds
     const char* const kGateKindNames[1]
-    cpp_bool are_gate_sums_apart "fastact::gate_sums_apart" (int, int, const Operand&) noexcept
+    bint are_gate_sums_apart "fastact::gate_sums_apart" (int, int, const ArrayArgument&) noexcept
 
 cdef extern from "common/softmax/call.h" namespace "fastact" nogil:
     enum: kSoftmaxKinds
@@ -71,6 +71,6 @@ def gates_sums_apart(int kind, View state not None):
     """
     if not 0 <= kind < kGateKinds:
         refuse(f"kind must be from 0 to {kGateKinds - 1}, got {kind}")
-    if state.operand.ndim < 1 or state.device_type != kDLCPU:
+    if state.array.ndim < 1 or state.array.device_type != kDLCPU:
         return False
-    return are_gate_sums_apart(kind, state.dtype, state.operand)
+    return are_gate_sums_apart(kind, state.array.dtype, state.array)

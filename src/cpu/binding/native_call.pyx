@@ -90,9 +90,7 @@ cdef dict table_of_fields(int number):
         field = table.fields[k]
         times = None  # the parts of packed arrays, by each value of the field that numbers them
         if field.times is not NULL:
-            times = []
-            for part in range(<int>found[text(field.axes)]["end"]):
-                times.append(field.times[part])
+            times = [field.times[part] for part in range(<int>found[text(field.axes)]["end"])]
         found[text(field.name)] = {
             "kind": FIELD_KINDS[<int>field.kind],
             "role": ROLES[<int>field.role],
@@ -160,6 +158,9 @@ cdef class NativeCall:
 
     cdef ArrayArgument* array(self, int k) noexcept:
         return <ArrayArgument*>self.at(k)
+
+    cdef bytes copied_block(self):
+        return PyBytes_FromStringAndSize(<char*>self.block, self.bytes)
 
     cdef int64_t address_of(self, int k) noexcept:
         """Tell where an array's address stands in the block."""
@@ -235,28 +236,24 @@ cdef class NativeCall:
         cdef View view
         if value is None:
             return 0
-        if not isinstance(value, View) or (<View>value).operand.shape is NULL:
+        if not isinstance(value, View) or (<View>value).array.shape is NULL:
             raise TypeError
         view = value
         self.views[k] = view
-        self.is_small &= element_count(view) <= kGrain
-        set_argument(self.array(k), view)
+        self.is_small &= size_of(view.array) <= kGrain
+        self.array(k)[0] = view.array
         return 0
 
     cdef int find_device(self) except -1:
         """Find out whose function it is: the first array tells."""
-        cdef View first
+        cdef View first = next(filter(None, self.views), None)
         cdef const FitDevice* device
-        for view in self.views:
-            if view is not None:
-                break
-        else:
+        if first is None:
             return 0  # which the check refuses
-        first = view
-        self.dtype, self.device = first.dtype, first.device_id
-        if first.device_type == kDLCPU:
+        self.dtype, self.device = first.array.dtype, first.array.device
+        if first.array.device_type == kDLCPU:
             return 0
-        device = fit_device_of(DLDevice(first.device_type, first.device_id))
+        device = fit_device_of(DLDevice(first.array.device_type, first.array.device))
         if device is NULL:
             self.fail(f"arrays must be on the CPU or on a GPU in use, got device {first.device}")
         self.remote = device_call(device.table, self.function.table[0])
@@ -290,19 +287,19 @@ cdef class NativeCall:
         if workspace is None:
             return 0
         if (
-            workspace.operand.ndim != 1 or workspace.readonly or workspace.shape_[0] < 0
-            or (workspace.device_type == kDLCPU) != (self.remote is NULL)
-            or (self.remote is not NULL and workspace.device_id != self.device)
+            workspace.array.ndim != 1 or workspace.array.is_readonly or workspace.shape_[0] < 0
+            or (workspace.array.device_type == kDLCPU) != (self.remote is NULL)
+            or (self.remote is not NULL and workspace.array.device != self.device)
             or (workspace.shape_[0] > 1 and workspace.strides_[0] != workspace.itemsize)
-            or (workspace.operand.data is NULL and workspace.shape_[0] > 0)
-            or (self.remote is NULL and <uintptr_t>workspace.operand.data % sizeof(double))
+            or (workspace.array.data is NULL and workspace.shape_[0] > 0)
+            or (self.remote is NULL and <uintptr_t>workspace.array.data % sizeof(double))
         ):
             self.fail(
                 "workspace must be bytes in one piece on the arrays' device, writable and aligned "
                 f"to 8 bytes, got {workspace.dtype_name} of shape {workspace.shape} on device "
                 f"{workspace.device}"
             )
-        self.block.workspace = workspace.operand.data
+        self.block.workspace = workspace.array.data
         self.block.workspace_bytes = workspace.shape_[0] * workspace.itemsize
         return 0
 
@@ -370,14 +367,6 @@ def warn(str what):
         level += 1
         frame = frame.f_back
     warnings.warn(what, RuntimeWarning, stacklevel=level)
-
-
-cdef inline void set_argument(ArrayArgument* to, View view) noexcept:
-    to.data, to.ndim = view.operand.data, view.operand.ndim
-    to.shape, to.strides = view.shape_, view.strides_
-    to.stride_unit = view.operand.stride_unit
-    to.dtype, to.is_readonly = view.dtype, view.readonly
-    to.device_type, to.device = view.device_type, view.device_id
 
 
 def native_call(str name, dict arguments):

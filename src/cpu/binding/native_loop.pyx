@@ -15,23 +15,23 @@ cdef enum:
 cdef struct LoopedCalls:
     int64_t count                           # of parts
     int calls, arrays
-    const KernelTable* kernels              # of a run, and
-    char* block[MAX_LOOPED]                 # each call's block in it
+    int64_t bytes                           # of all calls' blocks, one after the other
+    const KernelTable* kernels              # of a run,
+    char* memory                            # and its blocks
     RunPart run[MAX_LOOPED]
-    int64_t bytes[MAX_LOOPED]               # of a call's block
-    int of_call[MAX_LOOPED]                 # whose array it is,
-    int64_t place[MAX_LOOPED]               # and where its address stands in the block
+    int64_t begin[MAX_LOOPED]               # where each call's block begins in them,
+    int64_t place[MAX_LOOPED]               # and where each array's address stands
     int64_t step[MAX_LOOPED]                # from part to part, in bytes
     int64_t thread_step[MAX_LOOPED]
 
 
 cdef void move(
-    const LoopedCalls* loop, char** block, int64_t parts, int64_t threads
+    const LoopedCalls* loop, char* memory, int64_t parts, int64_t threads
 ) noexcept nogil:
     """Move the addresses on by so many parts, and to another thread's memory."""
     cdef int k
     for k in range(loop.arrays):
-        (<char**>(block[loop.of_call[k]] + loop.place[k]))[0] += (
+        (<char**>(memory + loop.place[k]))[0] += (
             loop.step[k] * parts + loop.thread_step[k] * threads
         )
 
@@ -41,22 +41,18 @@ cdef void run_looped_partition(
 ) noexcept nogil:
     """A thread's share of the parts, by copies of the calls."""
     cdef double[LOOPED_WORDS] room
-    cdef char* own[MAX_LOOPED]
-    cdef char* at = <char*>room
+    cdef char* own = <char*>room
     cdef int64_t first = loop.count * index // partitions
     cdef int64_t end = loop.count * (index + 1) // partitions, _part
     cdef int k
     for k in range(loop.arrays):
         if max(loop.step[k], -loop.step[k]) * loop.count >= kFarElements:
             (&computes_parts())[0] = True
-    for k in range(loop.calls):
-        own[k] = at
-        memcpy(at, loop.block[k], loop.bytes[k])
-        at += loop.bytes[k]
+    memcpy(own, loop.memory, loop.bytes)
     move(loop, own, first, index)
     for _part in range(first, end):
         for k in range(loop.calls):
-            loop.run[k](own[k] + sizeof(Block), loop.kernels)
+            loop.run[k](own + loop.begin[k] + sizeof(Block), loop.kernels)
         move(loop, own, 1, 0)
     (&computes_parts())[0] = False
 
@@ -67,77 +63,66 @@ cdef class NativeLoop:
     cdef list calls, workspaces
     cdef int threads  # at most, as many as have scratch memory
     cdef bint is_free
+    cdef int64_t begin  # of its blocks in the memory of a recorded call
     cdef LoopedCalls looped
 
     cdef int take(self, list calls) except -1:
         """Note the calls, and where in them addresses stand."""
-        cdef int64_t bytes = 0
         cdef NativeCall call
         cdef int i = 0, k, n = 0
         self.calls, self.is_free = calls, True
         for call in calls:
             if call is None or call.block is NULL or i == MAX_LOOPED:
                 refuse(f"native_loop: native_call makes its calls, at most {MAX_LOOPED}")
-            self.looped.bytes[i] = call.bytes
+            self.looped.begin[i] = self.looped.bytes
             self.looped.run[i] = call.function.native.run_part
             self.is_free &= call.remote is NULL and call.function.native.run_part is not NULL
-            bytes += call.bytes
             for k in range(len(call.views)):
                 if call.views[k] is None:
                     continue
                 if n == MAX_LOOPED:
                     refuse(f"native_loop: calls must have at most {MAX_LOOPED} arrays")
-                self.looped.of_call[n], self.looped.place[n] = i, call.address_of(k)
+                self.looped.place[n] = self.looped.bytes + call.address_of(k)
                 n += 1
+            self.looped.bytes += call.bytes
             i += 1
-        self.is_free &= bytes <= <int64_t>sizeof(double) * LOOPED_WORDS
+        self.is_free &= self.looped.bytes <= <int64_t>sizeof(double) * LOOPED_WORDS
         self.looped.calls, self.looped.arrays = i, n
         return 0
 
     cdef NativeLoop of_calls(self, list calls):
         """Make this loop anew of copies of its calls."""
         cdef NativeLoop other = NativeLoop.__new__(NativeLoop)
-        other.workspaces, other.threads, other.looped = self.workspaces, self.threads, self.looped
-        other.take(calls)
+        other.calls, other.begin, other.is_free = calls, (<NativeCall>calls[0]).begin, self.is_free
+        other.threads, other.looped = self.threads, self.looped
         return other
 
     cdef int go(self, char* memory, void* stream) except -1:
-        """Run it by the calls' own blocks, or by their copies in a recorded call's memory."""
-        cdef NativeCall call
+        """Run it by these copies of the calls' blocks, whose addresses move."""
         cdef LoopedCalls run = self.looped
         cdef int64_t _part
-        cdef int k = 0
-        for call in self.calls:
-            run.block[k] = <char*>call.block if memory is NULL else memory + call.begin
-            k += 1
-        run.kernels = table
+        cdef int k
+        run.kernels, run.memory = table, memory
         if self.is_free:
             with nogil:
                 run_partitions(min(self.threads, thread_limit()), run_looped_partition, &run)
             return 0
         for _part in range(run.count):
             for k in range(run.calls):
-                call = self.calls[k]
-                call.go(<Block*>run.block[k], stream)
-            move(&run, run.block, 1, 0)
-        move(&run, run.block, -run.count, 0)
+                (<NativeCall>self.calls[k]).go(<Block*>(memory + run.begin[k]), stream)
+            move(&run, memory, 1, 0)
         return 0
 
     def run(self, intptr_t stream):
         """stream: of a GPU, else 0."""
-        cdef int k
+        cdef NativeCall call
         if self.calls is None:
             refuse("NativeLoop: native_loop makes one")
-        for k in range(len(self.calls)):
-            (<NativeCall>self.calls[k]).take_workspace(self.workspaces[k])
-        self.go(NULL, <void*>stream)
-
-
-cdef View whole_of(View view):
-    """The array that a view is of."""
-    while type(view.owner) is View:
-        view = view.owner
-    return view
+        blocks = bytearray()
+        for call, workspace in zip(self.calls, self.workspaces):
+            call.take_workspace(workspace)
+            blocks += call.copied_block()
+        self.go(blocks, <void*>stream)
 
 
 cdef object step_between(View first, View second):
@@ -146,7 +131,7 @@ cdef object step_between(View first, View second):
         refuse("native_loop: all parts must be alike")
     if whole_of(first) is not whole_of(second):
         return 0
-    return second.operand.data - first.operand.data
+    return second.array.data - first.array.data
 
 
 cdef int check_reach(View view, step, int64_t count, thread_step, int64_t threads) except -1:
@@ -170,15 +155,12 @@ def native_loop(
     """
     cdef NativeLoop loop = NativeLoop.__new__(NativeLoop)
     cdef NativeCall a, b, c
-    cdef list calls = []
     cdef int i, k, n = 0
-    if count < 2 or threads < 1 or not len(first) == len(second) == len(other):
+    if count < 2 or threads < 1 or not 0 < len(first) == len(second) == len(other):
         refuse("native_loop: there must be two parts and a thread, with as many calls each")
-    loop.workspaces, loop.threads, loop.looped.count = [], threads, count
-    for a, workspace in first:
-        calls.append(a)
-        loop.workspaces.append(workspace)
-    loop.take(calls)
+    loop.threads, loop.looped.count = threads, count
+    loop.workspaces = [workspace for _, workspace in first]
+    loop.take([call for call, _ in first])
     for i in range(len(first)):
         a, b, c = first[i][0], second[i][0], other[i][0]
         for call in (b, c):

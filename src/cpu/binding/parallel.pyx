@@ -3,21 +3,15 @@
 from cython.parallel cimport parallel, threadid
 
 
-cdef void run_in_parallel(int threads, Partitions job) noexcept nogil:
+cdef void run_in_parallel(int threads, Partitions* job) noexcept nogil:
     """Run every partition of a job, one a thread.
 
     While others keep the cores busy, the calling thread runs all of them (core/back_off.h).
     """
-    cdef Region region
-    if not region.begin(threads):
-        job.run_all(threads)
-        region.end_alone()
-        return
-    job.begin()
-    with parallel(num_threads=threads):
-        job.run_share(region, threadid(), threads)
-    job.end()
-    region.end()
+    if job.begin(threads):
+        with parallel(num_threads=threads):
+            job.run_share(threadid(), threads)
+        job.end()
 
 
 (&parallel_region())[0] = run_in_parallel

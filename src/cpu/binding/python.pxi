@@ -18,9 +18,6 @@ from libc.stdint cimport (
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strcmp
 from libcpp cimport bool as cpp_bool
-from libcpp.map cimport map
-from libcpp.string cimport string
-from libcpp.utility cimport pair
 cimport numpy as cnp
 
 import sys

@@ -20,13 +20,49 @@ def get_thread_limit():
     return thread_limit()
 
 
-def enable_back_off(bint enabled):
-    """Without it every call that is worth several threads waits for them (core/back_off.h)."""
-    choose_back_off(enabled)
+def set_back_off(int mode):
+    """Set when parallel regions are left out: BackOffMode of core/back_off.h."""
+    choose_back_off(mode)
 
 
-def is_back_off_enabled():
-    return backs_off()
+def get_back_off():
+    return back_off_mode()
+
+
+cdef struct Copy:
+    char* to
+    const char* origin
+    int64_t size
+
+
+cdef void copy_partition(const Copy* job, int64_t number, int64_t partitions) noexcept nogil:
+    """Copy a thread's share."""
+    cdef int64_t begin = job.size * number // partitions
+    memcpy(job.to + begin, job.origin + begin, job.size * (number + 1) // partitions - begin)
+
+
+def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
+    """Copy bytes by memcpy, each thread one partition: the ceiling that benchmarks compare with.
+
+    Both arrays are C-contiguous and of one size.
+    """
+    cdef int threads = resolve_threads(source.size)
+    cdef Copy job
+    if (
+        source.nbytes != destination.nbytes or not cnp.PyArray_ISWRITEABLE(destination)
+        or not PyArray_IS_C_CONTIGUOUS(source) or not PyArray_IS_C_CONTIGUOUS(destination)
+    ):
+        raise ValueError("copy: both arrays must be contiguous and of one size")
+    job.to = <char*>cnp.PyArray_DATA(destination)
+    job.origin = <char*>cnp.PyArray_DATA(source)
+    job.size = source.nbytes
+    with nogil:
+        run_partitions(threads, copy_partition, &job)
+
+
+def bypass_caches_from(int64_t size):
+    """Set from how many bytes on rows are stored past the caches; return the size before."""
+    return c_bypass_caches_from(size)
 
 
 def after_fork_in_child():

@@ -24,11 +24,13 @@
 
 namespace fastact {
 
-// FASTACT_BACK_OFF=0 turns it off, for the process.
-inline std::atomic<bool> g_backs_off{true};
+// When regions are left out, in this process: FASTACT_BACK_OFF=0 turns it off, and tests have all
+// of them left out.
+enum BackOffMode : int { kNeverBackOff, kBackOffWhereBusy, kAlwaysBackOff };
+inline std::atomic<int> g_back_off{kBackOffWhereBusy};
 
-inline bool backs_off() { return g_backs_off.load(std::memory_order_relaxed); }
-inline void choose_back_off(bool on) { g_backs_off.store(on, std::memory_order_relaxed); }
+inline int back_off_mode() { return g_back_off.load(std::memory_order_relaxed); }
+inline void choose_back_off(int mode) { g_back_off.store(mode, std::memory_order_relaxed); }
 
 // All times are in nanoseconds, of a clock that never goes back and is read without a system call.
 inline int64_t now() {
@@ -127,14 +129,9 @@ inline int64_t time_alone(int64_t* parts, int count, int threads) {
 }
 
 // The account of the calling thread's regions.
-struct RegionsOfThread {
-  BackOff back_off;
-  int64_t run = 0, left_out = 0;  // how many; for tests and measurements
-};
-
-inline RegionsOfThread& own_regions() {
-  static thread_local RegionsOfThread regions;
-  return regions;
+inline BackOff& own_back_off() {
+  static thread_local BackOff back_off;
+  return back_off;
 }
 
 // One region, from its beginning to its end.
@@ -142,15 +139,12 @@ class Region {
  public:
   // Whether it is to begin at all.
   bool begin(int threads) {
-    own_ = backs_off() ? &own_regions() : nullptr;
+    const int mode = back_off_mode();
+    own_ = mode == kNeverBackOff ? nullptr : &own_back_off();
     if (!own_) return true;
     threads_ = threads;
     begin_ = now();
-    if (own_->back_off.is_serial(begin_, threads)) {
-      ++own_->left_out;
-      return false;
-    }
-    ++own_->run;
+    if (mode == kAlwaysBackOff || own_->is_serial(begin_, threads)) return false;
     for (int i = 0; i < timed(); ++i) parts_[i].time = 0;
     return true;
   }
@@ -169,11 +163,11 @@ class Region {
     const int64_t end = now();
     int64_t parts[kTimed];
     for (int i = 0; i < timed(); ++i) parts[i] = parts_[i].time;
-    own_->back_off.note(begin_, end, time_alone(parts, timed(), threads_));
+    own_->note(begin_, end, time_alone(parts, timed(), threads_));
   }
 
   // Ends a region that was not to begin, after its work.
-  void end_alone() { own_->back_off.note_alone(begin_, now()); }
+  void end_alone() { own_->note_alone(begin_, now()); }
 
  private:
   // The threads whose times the caller reads: more would tell it little.
@@ -185,7 +179,7 @@ class Region {
     int64_t time;
   };
   Part parts_[kTimed];
-  RegionsOfThread* own_;  // null: it is not timed
+  BackOff* own_;  // null: it is not timed
   int64_t begin_;
   int threads_;
 };

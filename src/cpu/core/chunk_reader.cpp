@@ -91,7 +91,7 @@ void find_contiguous(StridedOperands* s) {
 }
 
 void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype, int count,
-                   const Operand* arrays, int leader, int channel, bool in_order) {
+                   const Operand* arrays, int leader, int channel, bool in_order, bool last_alone) {
   int dtypes[kReaderOperands];
   std::fill_n(dtypes, count, dtype);
   begin_operands(s, kernels, count, arrays, dtypes);
@@ -113,21 +113,9 @@ void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype,
   for (int i = 0; i < found; ++i)
     if (axes[i].kind) at = i;
   s->is_channel_outer = at < 0 || at != found - 1;
-  const int first_column = at >= 0 && s->is_channel_outer ? at + 1 : std::max(at, 0);
+  int first_column = at >= 0 && s->is_channel_outer ? at + 1 : std::max(at, 0);
+  if (at < 0 && last_alone) first_column = std::max(found - 1, 0);
   for (int i = 0; i < found; ++i) (i < first_column ? s->rows : s->columns).append(axes[i]);
-  find_contiguous(s);
-}
-
-void keep_last_column(StridedOperands* s) {
-  OperandAxes& from = s->columns;
-  if (from.count < 2) return;
-  const int count = from.count;
-  from.count = 0, from.size = 1;
-  for (int i = 0; i < count; ++i) {
-    Axis<kReaderOperands> axis{from.length[i], {}, 0};
-    for (int k = 0; k < kReaderOperands; ++k) axis.stride[k] = from.stride[k][i];
-    (i + 1 < count ? s->rows : from).append(axis);
-  }
   find_contiguous(s);
 }
 

@@ -74,8 +74,9 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
   }
 }
 
-// The arrays of a call: where they begin, and how their elements become numbers.
-struct OperandArrays {
+// The arrays of a call: where they begin, how their elements become numbers, and their axes: which
+// are rows and columns, and which of the arrays are contiguous along them.
+struct StridedOperands {
   const ConvertKernels* kernels;
   int count;
   int dtype, compute_dtype;        // of the first operand
@@ -83,10 +84,6 @@ struct OperandArrays {
   char* data[kReaderOperands];     // null: not there
   int dtypes[kReaderOperands];     // of each,
   int64_t items[kReaderOperands];  // and bytes of its elements
-};
-
-// These arrays along their axes: which are rows and columns, and which of them are contiguous.
-struct StridedOperands : OperandArrays {
   OperandAxes rows, columns;
   bool is_channel_outer;     // the channel axis is the last of `rows`; else it is `columns`
   bool is_channel_reversed;  // the channels are read from their end: the leader runs backwards
@@ -121,12 +118,11 @@ void for_tile(const StridedOperands& s, int k, int64_t first, int64_t width, int
 // channel: the axis that is not merged with others; -1: all axes are columns.
 // in_order: elements are read in the order of plan_reduction, but for the channels; else axes along
 // which the leader runs backwards are reversed, so that more of it is contiguous.
+// last_alone: without a channel, the innermost axis alone is columns: operands are then contiguous
+// row by row, where they are not as a whole.
 void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
-                   const Operand* arrays, int leader, int channel, bool in_order);
-
-// All columns but the innermost become rows: operands are then contiguous row by row, where they
-// are not as a whole.
-void keep_last_column(StridedOperands* operands);
+                   const Operand* arrays, int leader, int channel, bool in_order,
+                   bool last_alone = false);
 
 // arrays, dtypes (count of each): the first has the shape. reduced: a flag an axis, of those that
 // are columns, in the order of the caller's axes, so that the order of a row's elements depends on
@@ -147,20 +143,6 @@ void read_strided(const ConvertKernels& kernels, int dtype, int compute_dtype, c
                   int64_t stride, int64_t n, char* to);
 void write_strided(const ConvertKernels& kernels, int dtype, const char* from, char* to,
                    int64_t stride, int64_t n, bool accumulate);
-
-// to OUT: n elements from (row, column) on, where rows are channels that come round again: each is
-// the number of its channel, of the compute type, at value_of(channel).
-template <class ValueOf>
-void spread_over_rows(const StridedOperands& s, int64_t channels, int64_t row, int64_t column,
-                      int64_t n, char* to, ValueOf value_of) {
-  int64_t channel = row % channels;
-  for (int64_t done = 0, m; done < n; done += m, column = 0) {
-    m = std::min(n - done, s.columns.size - column);
-    s.kernels->fill[s.compute_item == sizeof(double)](value_of(channel), to + done * s.compute_item,
-                                                      m);
-    if (++channel == channels) channel = 0;
-  }
-}
 
 // Whether operand k, which is written, is written where it lies, is no other operand's memory, and
 // too big to stay in a cache, on a processor on which it then pays to store it past the caches.

@@ -57,25 +57,8 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
         int (*current_stream)(int32_t, int32_t, void**) except -1
 
 cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
-    bint backs_off() noexcept
-    void choose_back_off(bint) noexcept
-    bint are_cores_taken(int threads) noexcept
-    cppclass BackOff:
-        bint is_serial(int64_t time, int threads, cpp_bool (*are_taken)(int) noexcept) noexcept
-        bint note(int64_t begin, int64_t end, int64_t alone) noexcept
-        void note_alone(int64_t begin, int64_t end) noexcept
-    int64_t time_alone(int64_t* parts, int count, int threads) noexcept
-    cppclass Region:
-        bint begin(int threads) noexcept
-        void end() noexcept
-        void end_alone() noexcept
-
-    ctypedef struct RegionsOfThread:
-        BackOff back_off
-        int64_t run
-        int64_t left_out
-
-    RegionsOfThread& own_regions() noexcept
+    int back_off_mode() noexcept
+    void choose_back_off(int mode) noexcept
 
 cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     const int kOpenMP
@@ -86,9 +69,8 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     void become_forked() noexcept
     const char* compiler() noexcept
     cppclass Partitions:
-        void run_all(int64_t count) noexcept
-        void begin() noexcept
-        void run_share(Region& region, int thread, int64_t count) noexcept
+        bint begin(int count) noexcept
+        void run_share(int thread, int count) noexcept
         void end() noexcept
     DLManagedTensorVersioned* describe_tensor(
         void*, DLDevice, int, const int64_t*, const int64_t*, DLDataType
@@ -103,7 +85,7 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
 cdef extern from "cpu/core/threads.h" namespace "fastact" nogil:
     int thread_limit() noexcept
     int resolve_threads(int64_t elements) noexcept
-    ctypedef void (*ParallelRegion)(int threads, Partitions job) noexcept nogil
+    ctypedef void (*ParallelRegion)(int threads, Partitions* job) noexcept nogil
     ParallelRegion& parallel_region() noexcept
     void run_partitions[Job](
         int threads, void (*)(const Job*, int64_t, int64_t) noexcept, const Job*
@@ -120,13 +102,6 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     const int kViewDTypes
     const char* const kDTypeNames[1]
     int64_t item_size(int) noexcept
-
-    ctypedef struct Operand:
-        char* data
-        int ndim
-        const int64_t* shape
-        const int64_t* strides
-        int64_t stride_unit
 
 cdef extern from "common/core/call.h" namespace "fastact" nogil:
     const int kMaxParameters
@@ -195,6 +170,10 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
         int count
         int64_t size
 
+cdef extern from "common/core/axes.h" namespace "fastact" nogil:
+    int64_t size_of(const ArrayArgument&) noexcept
+    void axes_in_order(const ArrayArgument&, int64_t* order) noexcept
+
 cdef extern from "common/core/call_check.h" namespace "fastact" nogil:
     int expected_dtype(DTypeRule, int)
     cpp_bool fits_dtype(DTypeRule, int, int)
@@ -232,21 +211,15 @@ cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
     int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)
 
-cdef extern from "cpu/core/kernel_table.h" namespace "fastact" nogil:
-    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
-
 cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
     const int kActivations
     const char* const kActivationNames[1]
     const bint kActivationSavesValue[1]
-    const int kElementaries
-    const char* const kElementaryNames[1]
-    const double kElementaryUlps[1]
 
+    ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
     ctypedef struct ElementwiseTable:
         ElementwiseKernel forward[1][4]
         ElementwiseKernel backward_by_saved[1][4][2]
-        ElementwiseKernel elementary[1][2]
 
 cdef extern from "common/activations/call.h" namespace "fastact" nogil:
     const CallTable kActivationForward, kActivationBackward

@@ -7,8 +7,7 @@ namespace fastact {
 
 void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int count,
                const Operand* arrays, int leader, int channel, bool sums) {
-  plan_operands(&plan->operands, kernels, dtype, count, arrays, leader, channel, sums);
-  if (channel < 0) keep_last_column(&plan->operands);
+  plan_operands(&plan->operands, kernels, dtype, count, arrays, leader, channel, sums, true);
   plan->is_double = plan->operands.compute_dtype == kF64;
   plan->channels = channel < 0 ? 1 : arrays[leader].shape[channel];
 }
@@ -43,12 +42,17 @@ const char* ChannelValues::values_at(int64_t first, int64_t n) {
 }
 
 const char* ChannelValues::spread(int64_t row, int64_t column, int64_t n) {
-  const int64_t columns = plan.operands.columns.size;
+  const StridedOperands& s = plan.operands;
+  const int64_t columns = s.columns.size;
   if (row == spread_row && column + n <= columns && n <= spread_count) return spread_;
   spread_row = row;
   spread_count = std::min(n, columns - column);
-  spread_over_rows(plan.operands, plan.channels, row, column, n, spread_,
-                   [&](int64_t channel) { return values_at(channel, 1); });
+  int64_t channel = row % plan.channels;
+  for (int64_t done = 0, m; done < n; done += m, column = 0) {
+    m = std::min(n - done, columns - column);
+    s.kernels->fill[plan.is_double](values_at(channel, 1), spread_ + done * s.compute_item, m);
+    if (++channel == plan.channels) channel = 0;
+  }
   return spread_;
 }
 

@@ -97,7 +97,6 @@ inline void tsan_release(void*) {}
 // region stay unordered, so that a race between them is found.
 class Partitions {
  public:
-  Partitions() = default;
   template <class Job>
   Partitions(void (*function)(const Job*, int64_t, int64_t), const Job* job)
       : function_(reinterpret_cast<Any>(function)),
@@ -107,27 +106,33 @@ class Partitions {
               static_cast<const Job*>(self.job_), number, count);
         }) {}
 
-  void run(int64_t number, int64_t count) const { call_(*this, number, count); }
-  void run_all(int64_t count) const {
-    for (int64_t number = 0; number < count; ++number) run(number, count);
+  // Begins the region. false: it is left out, and the calling thread has run all partitions.
+  bool begin(int count) {
+    tsan_release(&begun_);
+    if (region_.begin(count)) return true;
+    for (int number = 0; number < count; ++number) call_(*this, number, count);
+    region_.end_alone();
+    return false;
   }
-
-  void begin() { tsan_release(&begun_); }
   // A thread's own of them: one, unless the region has fewer threads than were asked for.
-  void run_share(Region& region, int thread, int64_t count) {
+  void run_share(int thread, int count) {
     tsan_acquire(&begun_);
-    region.time_part(thread, [&] {
-      for (int64_t number = thread; number < count; number += team_size()) run(number, count);
+    region_.time_part(thread, [&] {
+      for (int number = thread; number < count; number += team_size()) call_(*this, number, count);
     });
     tsan_release(&done_);
   }
-  void end() { tsan_acquire(&done_); }
+  void end() {
+    tsan_acquire(&done_);
+    region_.end();
+  }
 
  private:
   using Any = void (*)();
-  Any function_ = nullptr;
-  const void* job_ = nullptr;
-  void (*call_)(const Partitions&, int64_t, int64_t) = nullptr;
+  Any function_;
+  const void* job_;
+  void (*call_)(const Partitions&, int64_t, int64_t);
+  Region region_;
   char begun_ = 0, done_ = 0;
 };
 
@@ -196,6 +201,14 @@ inline DLManagedTensorVersioned* make_tensor(int ndim, const int64_t* shape, con
   return tensor;
 }
 
+// The deleter of a tensor that shows another one's memory, which it holds.
+template <class Tensor>
+void release_inner(Tensor* self) {
+  auto* inner = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
+  inner->deleter(inner);
+  free(self);
+}
+
 // Shows a tensor's memory under other axes; takes `whole` over. Null, with `whole` released, when
 // memory runs out.
 inline DLManagedTensorVersioned* with_strides(DLManagedTensorVersioned* whole, int ndim,
@@ -208,23 +221,14 @@ inline DLManagedTensorVersioned* with_strides(DLManagedTensorVersioned* whole, i
     return nullptr;
   }
   tensor->manager_ctx = whole;
-  tensor->deleter = [](DLManagedTensorVersioned* self) {
-    auto* inner = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
-    inner->deleter(inner);
-    free(self);
-  };
+  tensor->deleter = release_inner;
   return tensor;
 }
 
 // Wraps a tensor for a consumer that knows only the capsules from before version 1.
 inline DLManagedTensor* unversioned(DLManagedTensorVersioned* tensor) {
   auto* wrapper = static_cast<DLManagedTensor*>(malloc(sizeof(DLManagedTensor)));
-  if (!wrapper) return nullptr;
-  *wrapper = {tensor->dl_tensor, tensor, [](DLManagedTensor* self) {
-                auto* whole = static_cast<DLManagedTensorVersioned*>(self->manager_ctx);
-                whole->deleter(whole);
-                free(self);
-              }};
+  if (wrapper) *wrapper = {tensor->dl_tensor, tensor, release_inner};
   return wrapper;
 }
 

@@ -188,19 +188,6 @@ void move_tile(int64_t item, char* to, Steps to_steps, const char* from, Steps f
   move(to, to_steps, from, from_steps, rows, columns);
 }
 
-}  // namespace
-
-void move_elements(int64_t item, char* to, int64_t to_stride, const char* from, int64_t from_stride,
-                   int64_t n) {
-  const auto move = item == 1   ? move_row<uint8_t>
-                    : item == 2 ? move_row<uint16_t>
-                    : item == 4 ? move_row<uint32_t>
-                                : move_row<uint64_t>;
-  move(to, to_stride, from, from_stride, n);
-}
-
-namespace {
-
 // Where a row of an operand begins.
 char* row_of(const TensorIterator& it, int k, int64_t row) {
   char* at = it.data[k];
@@ -229,12 +216,7 @@ void run_kernel(const TensorIterator& it, char* const* operands, int64_t n) {
   memmove(operands[1], operands[0], n * it.item);  // the same bits, whatever a NaN carries
 }
 
-void run_contiguous(const TensorIterator& it, int64_t first, int64_t n) {
-  char* p[kMaxOperands];
-  for (int k = 0; k < it.operands; ++k) p[k] = it.data[k] + first * it.item;
-  run_kernel(it, p, n);
-}
-
+// What is contiguous as a whole is one row.
 void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
   const int64_t length = it.shape[it.ndim - 1];
   int64_t row = first / length, column = first % length;
@@ -351,6 +333,15 @@ int64_t period_of(const TensorIterator& it, int k) {
 
 }  // namespace
 
+void move_elements(int64_t item, char* to, int64_t to_stride, const char* from, int64_t from_stride,
+                   int64_t n) {
+  const auto move = item == 1   ? move_row<uint8_t>
+                    : item == 2 ? move_row<uint16_t>
+                    : item == 4 ? move_row<uint32_t>
+                                : move_row<uint64_t>;
+  move(to, to_stride, from, from_stride, n);
+}
+
 bool& computes_parts() {
   static thread_local bool value = false;
   return value;
@@ -389,7 +380,7 @@ void run_partition(const TensorIterator* it, int64_t index, int64_t partitions) 
         *it, [&](BufferedIterator& stage) { stage.run(first, end - first); });
   for (int64_t at = first; at < end;) {
     const int64_t n = std::min(kBlock + (at == 0 ? it->head : 0), end - at);
-    it->whole ? run_contiguous(*it, at, n) : run_rows(*it, at, n);
+    run_rows(*it, at, n);
     at += n;
   }
 }

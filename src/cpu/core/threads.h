@@ -38,7 +38,7 @@ inline int resolve_threads(int64_t elements) {
 
 // The parallel region, which is Cython's (binding/parallel.pyx). It is set when the module is
 // imported.
-using ParallelRegion = void (*)(int threads, Partitions job);
+using ParallelRegion = void (*)(int threads, Partitions* job);
 inline ParallelRegion& parallel_region() {
   static ParallelRegion region = nullptr;
   return region;
@@ -49,10 +49,9 @@ inline ParallelRegion& parallel_region() {
 // than a small job, and in a child made by fork it would wait for ever.
 template <class Job>
 void run_partitions(int threads, void (*function)(const Job*, int64_t, int64_t), const Job* job) {
-  if (threads == 1)
-    function(job, 0, 1);
-  else
-    parallel_region()(threads, Partitions(function, job));
+  if (threads == 1) return function(job, 0, 1);
+  Partitions partitions(function, job);
+  parallel_region()(threads, &partitions);
 }
 
 }  // namespace fastact

@@ -145,7 +145,7 @@ def enter_cached(op: Any, name: str) -> None:
     enter_at(op, name, CachedEntry(function, op.entry_point(owner or "call"), last), function)
 
 
-class CachedOp(ServedOp[P, R], _cpu.CachedOp):
+class CachedOp(ServedOp[P, R], _cpu.CachedCall):
     """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
 
     The cache stands before the entry points. The method that has an entry point's name is typed and
@@ -157,7 +157,7 @@ class CachedOp(ServedOp[P, R], _cpu.CachedOp):
 
     def _enter(self, **entry_points: Entry) -> None:
         super()._enter(**entry_points)
-        self._cache_calls(_cpu.CachedCall(self._plain_call, self, "__call__", self._recorder))
+        _cpu.CachedCall.__init__(self, self._plain_call, self, "__call__", self._recorder)
         for name in entry_points:
             if name != "call":
                 enter_cached(self, name)
