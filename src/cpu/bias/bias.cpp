@@ -117,7 +117,7 @@ struct BiasBackward : BiasChunks {
   void compute(int64_t phase, double* const* lanes) {
     const char* gradient = reader.load(BiasCall::kDy, dy);
     if (copy_halves()) {
-      if (lanes) sums.each[0].kernels->add_terms(gradient, count, phase, 0, *lanes);
+      if (lanes) sums.each[0].kernels->add_terms(gradient, count, phase, 0, 0, *lanes);
       made[0] = gradient;
       return;
     }
@@ -133,7 +133,7 @@ struct BiasBackward : BiasChunks {
       add_all(reader.load(BiasCall::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};
       act.kernel(operands, count, act.parameters, 0);
-      if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, *lanes);
+      if (lanes) sums.each[0].kernels->add_terms(to, count, phase, 0, 0, *lanes);
     }
     reader.finish(BiasCall::kOut, to, product, plan.accumulate);
     made[0] = act.takes_parameter() ? z : to;

@@ -130,7 +130,7 @@ struct GatedBackward : GatedChunks {
     compute();
     if (!lanes) return;
     for (int k = 0; k < kSums; ++k)
-      sums.each[k].kernels->add_terms(made[k], count, phase, 0, lanes[k]);
+      sums.each[k].kernels->add_terms(made[k], count, phase, 0, 0, lanes[k]);
   }
 };
 

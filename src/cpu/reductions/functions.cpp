@@ -52,12 +52,12 @@ struct Squares : BlockSource {
   explicit Squares(const SquareGrad& a) : s(a.operands), r(a), reader(a.operands) {}
 
   Results block(int64_t, int64_t, int64_t term, int64_t terms) override {
-    std::fill_n(open.lanes[0], kLanes, -0.0);
+    std::fill_n(open.lanes, kLanes, -0.0);
     for (int64_t done = 0, n; done < terms; done += n) {
       n = std::min(kPiece, terms - done);
       reader.go(0, term + done, n);
       const char* from = reader.load_stored(SquareGrad::kX, x);
-      r.kernels->add_segment(from, n, done, 0, &open, &sum, 1, 1);
+      r.kernels->add_terms(from, n, done, 0, 0, open.lanes);
       if (s.dtype != s.compute_dtype) {
         reader.to_compute(SquareGrad::kX, from, wide, n);
         from = wide;
@@ -66,7 +66,7 @@ struct Squares : BlockSource {
       s.kernels->plus[s.compute_item == sizeof(double)](from, from, to ? to : grad, n);
       if (!to) reader.store(SquareGrad::kGrad, grad, false);
     }
-    if (terms < kReduceBlock) r.kernels->end_segment(&open, terms, &sum, 1);
+    r.kernels->end_terms(open.lanes, terms, 0, &sum, 1);
     return {&sum, nullptr, 1};
   }
 };

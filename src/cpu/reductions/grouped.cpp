@@ -229,7 +229,7 @@ struct GroupedInputs {
     alignas(64) double lanes[kMostSets * kLanes];
     std::fill_n(lanes, kMostSets * kLanes, -0.0);
     const int what = g.skips ? kValidMoments : kMoments;
-    r.table->accumulators[what].kernels[kF64].add_terms(from, n, 0, mean, lanes);
+    r.table->accumulators[what].kernels[kF64].add_terms(from, n, 0, mean, 0, lanes);
     r.table->fold(lanes, kLanes, 1);
     return *lanes / count;
   }

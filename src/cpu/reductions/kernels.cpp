@@ -405,6 +405,17 @@ struct Lanes {
     memcpy(held, x, n * sizeof(T));
     add_held(held, n, is_plain);
   }
+  // Adds n terms to a block that has `at` of them. Bands that are not whole wait in `held`.
+  FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, T* held) {
+    const int64_t before = at % kFloatBand;
+    const int64_t head = before == 0 ? 0 : n < kFloatBand - before ? n : kFloatBand - before;
+    const int64_t rest = (n - head) % kFloatBand;
+    bool is_plain = true;
+    memcpy(held + before, x, head * sizeof(T));
+    if (before + head == kFloatBand) add_band(held, kFloatTerms, is_plain);
+    if (n - head - rest) add_bands(x + head, n - head - rest, ahead, is_plain);
+    if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
+  }
   // n <= kFloatBand terms, in memory of whole rounds of the lanes.
   FASTACT_HD void add_held(T* held, int64_t n, bool& is_plain) {
     if (n == kFloatBand) return add_band(held, kFloatTerms, is_plain);
@@ -453,13 +464,33 @@ FASTACT_HD int64_t add_head(const T* x, int64_t n, int64_t phase, double shift, 
 }
 
 template <class A, class T>
-void add_terms(const char* from, int64_t n, int64_t phase, double shift, double* memory) {
+void add_terms(const char* from, int64_t n, int64_t at, double shift, int64_t ahead,
+               double* memory) {
   const T* x = reinterpret_cast<const T*>(from);
-  const int64_t head = add_head<A>(x, n, phase, shift, memory);
-  if (head == n) return;
+  Lanes<A, T> lanes;
+  if constexpr (kAddsFloats<A, T>) {
+    lanes.read(memory);
+    lanes.add_to_band(x, n, at, ahead, reinterpret_cast<T*>(memory + A::kSets * kLanes));
+  } else {
+    const int64_t head = add_head<A>(x, n, at % kLanes, shift, memory);
+    if (head == n) return;
+    lanes.read(memory);
+    lanes.add(x + head, n - head, shift, ahead);
+  }
+  lanes.write(memory);
+}
+
+template <class A, class T>
+void end_terms(double* memory, int64_t n, double shift, double* results, int64_t pitch) {
   Lanes<A, T> lanes;
   lanes.read(memory);
-  lanes.add(x + head, n - head, shift, 0);
+  if constexpr (kAddsFloats<A, T>) {
+    bool is_plain = true;
+    T* const held = reinterpret_cast<T*>(memory + A::kSets * kLanes);
+    if (n % kFloatBand) lanes.add_held(held, n % kFloatBand, is_plain);
+  }
+  lanes.settle(shift, n, results, pitch);
+  lanes.clear();
   lanes.write(memory);
 }
 
@@ -520,70 +551,6 @@ void blocks(const char* from, const int64_t* offsets, int64_t count, int64_t n, 
       }
     }
     one_block<A>(x, n, ahead, is_plain, results + i, pitch);
-  }
-}
-
-// The terms of a segment where they are added in float: whole bands where they lie, others where
-// they are held until they are whole.
-template <class A, class T>
-FASTACT_HD void add_to_band(const T* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
-                            Lanes<A, T>* lanes) {
-  T* const held = reinterpret_cast<T*>(open->band);
-  const int64_t before = at % kFloatBand;
-  const int64_t head = before == 0 ? 0 : n < kFloatBand - before ? n : kFloatBand - before;
-  const int64_t rest = (n - head) % kFloatBand;
-  memcpy(held + before, x, head * sizeof(T));
-  bool is_plain = true;
-  if (before + head == kFloatBand) lanes->add_band(held, kFloatTerms, is_plain);
-  if (n - head - rest) lanes->add_bands(x + head, n - head - rest, ahead, is_plain);
-  if (rest) memcpy(held, x + n - rest, rest * sizeof(T));
-}
-
-template <class A, class T>
-void end_segment(OpenBlock* open, int64_t at, double* results, int64_t pitch) {
-  Lanes<A, T> lanes;
-  lanes.read(open->lanes[0]);
-  if constexpr (kAddsFloats<A, T>) {
-    bool is_plain = true;
-    if (at % kFloatBand)
-      lanes.add_held(reinterpret_cast<T*>(open->band), at % kFloatBand, is_plain);
-  }
-  lanes.settle(A::kHasShift ? open->shift : 0.0, at, results, pitch);
-}
-template <class A, class T>
-void add_segment(const char* from, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
-                 double* results, int64_t pitch, int64_t stride) {
-  const T* x = reinterpret_cast<const T*>(from);
-  double* const memory = open->lanes[0];
-  bool is_plain = true;
-  for (int64_t m; n > 0; x += m, n -= m) {
-    m = n < kReduceBlock - at ? n : kReduceBlock - at;
-    if (m == kReduceBlock) {
-      one_block<A>(x, m, ahead, is_plain, results, pitch);
-      results += stride;
-      continue;
-    }
-    if (A::kHasShift && at == 0) open->shift = first_shift<A>(x, 1);
-    const double shift = A::kHasShift ? open->shift : 0.0;
-    Lanes<A, T> lanes;
-    if constexpr (kAddsFloats<A, T>) {
-      lanes.read(memory);
-      add_to_band(x, m, at, ahead, open, &lanes);
-      at += m;
-    } else {
-      const int64_t head = add_head<A>(x, m, at % kLanes, shift, memory);
-      at += m;
-      if (head == m && at < kReduceBlock) return;
-      lanes.read(memory);
-      lanes.add(x + head, m - head, shift, ahead);
-    }
-    if (at == kReduceBlock) {
-      lanes.settle(shift, at, results, pitch);
-      results += stride;
-      at = 0;
-      lanes.clear();
-    }
-    lanes.write(memory);
   }
 }
 
@@ -771,37 +738,6 @@ void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
   for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
 }
 
-// Processors without AVX2 are few: there outputs of few terms share double's kernels, by way of a
-// piece of memory, for a fifth of a megabyte. It changes no bit.
-#if defined(__SSE2__) && !defined(__AVX__)
-template <class T>
-constexpr bool kSharesDoubles = !std::is_same_v<T, double>;
-#else
-template <class T>
-constexpr bool kSharesDoubles = false;
-#endif
-
-// few, of doubles, for outputs of n terms of `item` bytes: rows at x + offsets[i], or where there
-// are no offsets one after the other.
-[[maybe_unused]] void by_way_of_doubles(ReduceKernels::Few few,
-                                        void (*widen)(const char*, int64_t, int64_t, double*),
-                                        int64_t item, int n, const char* x, const int64_t* offsets,
-                                        int64_t outputs, const double* shift, double* lanes,
-                                        int64_t pitch) {
-  constexpr int64_t kAtOnce = 128;
-  alignas(64) double numbers[kFewTerms * kAtOnce];
-  int64_t rows[kFewTerms];
-  for (int i = 0; i < n; ++i) rows[i] = i * kAtOnce * int64_t(sizeof(double));
-  for (int64_t done = 0, m; done < outputs; done += m) {
-    m = outputs - done < kAtOnce ? outputs - done : kAtOnce;
-    if (!offsets) widen(x + done * n * item, item, m * n, numbers);
-    for (int i = 0; offsets && i < n; ++i)
-      widen(x + offsets[i] + done * item, item, m, numbers + i * kAtOnce);
-    few(reinterpret_cast<const char*>(numbers), rows, m, shift ? shift + done : nullptr,
-        lanes + done, pitch);
-  }
-}
-
 template <class A, int n, size_t... k>
 FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double* shift,
                                double* lanes, int64_t pitch, std::index_sequence<k...>) {
@@ -814,9 +750,6 @@ FASTACT_HD void fold_every_row(const Vector (&rows)[n], int64_t i, const double*
 template <int n, bool are_short_rows, class A, class T>
 void few(const char* from, const int64_t* offsets, int64_t outputs, const double* shift,
          double* lanes, int64_t pitch) {
-  if constexpr (kSharesDoubles<T>)
-    return by_way_of_doubles(few<n, are_short_rows, A, double>, widen_each<T>, sizeof(T), n, from,
-                             are_short_rows ? nullptr : offsets, outputs, shift, lanes, pitch);
   const T* const x = reinterpret_cast<const T*>(from);
   const T* column[n];
   for (int k = 0; k < n && !are_short_rows; ++k)
@@ -921,24 +854,20 @@ void lose(const double* hi, double* lo, int64_t n) {
   }
 }
 
+// Loops of their own: one would load from null under a mask, which takes hundreds of cycles.
 bool divide(double* x, const double* counts, double count, int64_t n) {
+  if (!counts) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) x[i] /= count;
+    return count > 0;
+  }
   int64_t positive = 0;
 #pragma omp simd reduction(+ : positive)
   for (int64_t i = 0; i < n; ++i) {
-    const double divisor = counts ? counts[i] : count;
-    x[i] /= divisor;
-    positive += divisor > 0;
+    x[i] /= counts[i];
+    positive += counts[i] > 0;
   }
   return positive == n;
-}
-
-// The kernel that only lanes in double have.
-template <class A, class T>
-constexpr decltype(ReduceKernels::add_terms) of_phases() {
-  if constexpr (kAddsFloats<A, T>)
-    return nullptr;
-  else
-    return add_terms<A, T>;
 }
 
 }  // namespace
@@ -949,7 +878,7 @@ constexpr decltype(ReduceKernels::add_terms) of_phases() {
 #define FASTACT_ROWS(A, T) \
   add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T), spread<A, T>
 #define FASTACT_REDUCE(A, T) \
-  {blocks<A, T>, of_phases<A, T>(), add_segment<A, T>, end_segment<A, T>, FASTACT_ROWS(A, T)}
+  {blocks<A, T>, add_terms<A, T>, end_terms<A, T>, FASTACT_ROWS(A, T)}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
   {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \

@@ -99,12 +99,10 @@ enum Accumulation : int {
   kAccumulations
 };
 
-// The unfinished block of one output. band: the terms behind its last whole band, as they are in
-// memory, where terms are added in float.
+// The lanes of one output, and the terms that wait behind them (`add_terms`).
 struct OpenBlock {
-  alignas(64) double lanes[kMostSets][kLanes];
+  alignas(64) double lanes[kMostSets * kLanes + kFloatBand * sizeof(uint16_t) / sizeof(double)];
   double shift;
-  alignas(64) char band[kFloatBand * sizeof(uint16_t)];
 };
 
 // The results of many outputs: number s of output i at values[s * pitch + i], and what its rounding
@@ -123,19 +121,14 @@ struct ReduceKernels {
   void (*blocks)(const char* x, const int64_t* offsets, int64_t count, int64_t n, int64_t ahead,
                  double* results, int64_t pitch);
 
-  // n contiguous terms onto lanes IN/OUT, the first of them onto lane `phase`. Null: where terms
-  // are added in float, for a lane would have to know how many it has.
-  void (*add_terms)(const char* x, int64_t n, int64_t phase, double shift, double* lanes);
+  // n contiguous terms onto lanes IN/OUT, which hold the first `at` terms of a block. Where terms
+  // are added in float, those behind the last whole band lie behind the lanes, as they are in
+  // memory, until it is whole. ahead: as above.
+  void (*add_terms)(const char* x, int64_t n, int64_t at, double shift, int64_t ahead,
+                    double* lanes);
 
-  // n contiguous terms onto an unfinished block IN/OUT, which holds the first `at` of its terms
-  // already. Where a block ends, its results go to results OUT [sets][pitch], one `stride` after
-  // the other, and it begins anew. Not of blocks that are passed over twice.
-  // ahead: as above.
-  void (*add_segment)(const char* x, int64_t n, int64_t at, int64_t ahead, OpenBlock* open,
-                      double* results, int64_t pitch, int64_t stride);
-
-  // results OUT [sets][pitch]: of an unfinished block of `at` terms.
-  void (*end_segment)(OpenBlock* open, int64_t at, double* results, int64_t pitch);
+  // results OUT [sets][pitch]: of these lanes IN/OUT of a block of n terms, which begin anew.
+  void (*end_terms)(double* lanes, int64_t n, double shift, double* results, int64_t pitch);
 
   // lanes IN/OUT [sets][pitch]: the terms of `rows` rows of contiguous columns, one after the
   // other. Row i lies at x + offsets[i * step]. shift IN (columns). fresh: the lanes are written,

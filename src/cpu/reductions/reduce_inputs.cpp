@@ -90,24 +90,21 @@ struct ArrayInputs : BlockSource {
 
   // Adds up the pieces of one output, for an accumulator that does not go by segments.
   void pieces(const char* x, int64_t term, int64_t terms, double* results) {
-    alignas(64) double row[kMostSets * kLanes];
-    double from;
+    OpenBlock block;
+    std::fill_n(block.lanes, a.sets * kLanes, -0.0);
     offsets_of(r.terms, term, std::min(terms, kShiftTerms), offsets);
     find_shifts(terms, 1, [&](int64_t i, double* to) {
       r.table->widen[r.dtype](x + offsets[i], r.item, 1, to);
     });
-    from = *shift;
     const int all_passes = a.retries && has_lost_shifts(1) ? 2 : passes;
-    for (int i = 0; i < all_passes; ++i, from = *results) {
-      from = finite_or_zero(from);
-      std::fill_n(row, a.sets * kLanes, -0.0);
-      int64_t phase = 0;
+    for (int i = 0; i < all_passes; ++i, *shift = *results) {
+      *shift = finite_or_zero(*shift);
+      int64_t done = 0;
       for_spans(r.terms, term, terms, [&](int64_t offset, int64_t, int64_t m) {
-        r.kernels->add_terms(x + offset, m, phase, from, row);
-        phase = (phase + m) % kLanes;
+        r.kernels->add_terms(x + offset, m, done, *shift, 0, block.lanes);
+        done += m;
       });
-      for (int s = 0; s < a.sets; ++s) r.table->fold(row + s * kLanes, kLanes, 1);
-      a.settle(&from, row, kLanes, terms, 1, results, kPitch);
+      r.kernels->end_terms(block.lanes, terms, *shift, results, kPitch);
     }
   }
 

@@ -12,6 +12,7 @@
 // between two of them.
 #include <algorithm>
 
+#include "common/reductions/moments.h"
 #include "cpu/core/scratch.h"
 #include "cpu/reductions/reduce.h"
 
@@ -40,7 +41,7 @@ struct SegmentInputs : BlockSource {
     const int64_t last = std::min((term / chunk + 1) * chunk, r.terms.size);
     while (term >= end && next < last)
       r.layout == Reducer::kBlocks ? read_rows(n, last) : read_segments(n, last);
-    if (term >= end) settle(n, terms);
+    if (term >= end) end_blocks(n, terms);
     return {made[0] + (term - begin) / kReduceBlock * n, nullptr, kPitch};
   }
 
@@ -49,7 +50,7 @@ struct SegmentInputs : BlockSource {
     offsets_of(r.outputs, output, n, at);
     first = output, begin = end = next = term;
     for (int64_t k = 0; k < n && r.layout == Reducer::kSegments; ++k)
-      std::fill_n(open[k].lanes[0], r.accumulator->sets * kLanes, -0.0);
+      std::fill_n(open[k].lanes, r.accumulator->sets * kLanes, -0.0);
   }
 
   // Whole blocks, or the last one.
@@ -75,16 +76,39 @@ struct SegmentInputs : BlockSource {
     int64_t offset;
     offsets_of(r.terms, next, 1, &offset);
     for (int64_t k = 0; k < n; ++k)
-      r.kernels->add_segment(r.x + at[k] + offset, m, held, r.ahead, &open[k], made[0] + k, kPitch,
-                             n);
+      add_terms(r.x + at[k] + offset, m, held, n, &open[k], made[0] + k);
     begin = next - held;
     next += m;
     end = next - next % kReduceBlock;
   }
 
-  // The results of blocks that have no more than these terms.
-  void settle(int64_t n, int64_t terms) {
-    for (int64_t k = 0; k < n; ++k) r.kernels->end_segment(&open[k], terms, made[0] + k, kPitch);
+  // Contiguous terms onto a block that has `held` of them. The results of blocks that end go to
+  // `to`, one `n` after the other.
+  void add_terms(const char* x, int64_t terms, int64_t held, int64_t n, OpenBlock* block,
+                 double* to) const {
+    const int64_t start = 0;
+    for (int64_t m; terms > 0; terms -= m, x += m * r.item, held = (held + m) % kReduceBlock) {
+      m = std::min(terms, kReduceBlock - held);
+      if (m == kReduceBlock) {
+        r.kernels->blocks(x, &start, 1, m, r.ahead, to, kPitch);
+        to += n;
+        continue;
+      }
+      if (held == 0 && r.accumulator->has_shift) {
+        r.table->widen[r.dtype](x, r.item, 1, &block->shift);
+        block->shift = finite_or_zero(block->shift);
+      }
+      r.kernels->add_terms(x, m, held, block->shift, r.ahead, block->lanes);
+      if (held + m < kReduceBlock) continue;
+      r.kernels->end_terms(block->lanes, kReduceBlock, block->shift, to, kPitch);
+      to += n;
+    }
+  }
+
+  // Of the last block, which has no more than these terms.
+  void end_blocks(int64_t n, int64_t terms) {
+    for (int64_t k = 0; k < n; ++k)
+      r.kernels->end_terms(open[k].lanes, terms, open[k].shift, made[0] + k, kPitch);
     begin = end;
   }
 };

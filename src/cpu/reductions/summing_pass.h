@@ -134,7 +134,7 @@ struct SummingPass : Op, BlockSource {
       this->compute(0, nullptr);
       for (int k = 0; k < kSums; ++k)
         for (int64_t i = 0; i < m; ++i)
-          kernels().add_terms(made[k] + i * columns * s.compute_item, columns, phase % kLanes, 0,
+          kernels().add_terms(made[k] + i * columns * s.compute_item, columns, phase, 0, 0,
                               lanes[k] + (done + i) * kLanes);
     }
   }
