@@ -22,8 +22,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, alias, declared, float32_under_autocast
 from .engine.quantized import Quantizes
 from .engine.second import no_third
-from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Out, Stream
+from .types import A, ArrayOrNumber, Options, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
@@ -57,7 +56,7 @@ def _near(ulp: float, absolute: Callable[[str], float], exact: str, within: str)
     return text
 
 
-class Activation(Quantizes, Elementwise[P, R], CachedOp[P, R]):
+class Activation(Quantizes, Elementwise[P, R]):
     """An element-wise op, y = f(x).
 
     A fast path in compiled code serves contiguous arrays of one dtype; this class serves and
@@ -98,7 +97,7 @@ class Activation(Quantizes, Elementwise[P, R], CachedOp[P, R]):
         name, taken = "backward.backward", signature_of(call, ("ddx", "dy", *saves))
         second = self._entry(name, taken, ("ddy", f"d{saves[0]}"), skips=True)
         more: dict[str, Any] = {name: second}
-        self._enter_points(signature_of(call, ("dy", *saves)), **more)
+        self._enter_points(**more)
 
     def _texts(self) -> str:
         b = self.bounds
@@ -246,6 +245,10 @@ class Parameters(TypedDict, total=False):
     max_val: float
     min_val: float
     negative_slope: float
+
+
+class FusedOptions(Options[A], Parameters, total=False):
+    """The options that `backward` of an op with an activation behind it takes."""
 
 
 @declared(Activation, Bounds(0, 0, 0), piecewise_linear=True)

@@ -6,11 +6,10 @@ pass of a network knows them by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
-from .activations import Parameters
+from .activations import FusedOptions, Parameters
 from .bounds import BiasBounds
 from .engine import axes
 from .engine.axes import Over
@@ -20,7 +19,7 @@ from .engine.fused import activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 
 class Along(NamedTuple):
@@ -50,13 +49,9 @@ class BiasAct(CachedOp[P, R]):
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})
 
-    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        op = activation_op(self._where(), self._options(named).activation)
-        return super().saved(named) if op is not None else (None, named["bias"], None)
-
-    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
         is_identity = activation_op(self._where(), options.activation) is None
-        return ("bias",) if is_identity else self.saves
+        return ("x", "residual") if is_identity else ()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Along:
         like, data = next(iter(call.views.items()))
@@ -76,20 +71,8 @@ class BiasAct(CachedOp[P, R]):
         """
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: Array | None,
-        bias: Array,
-        /,
-        residual: ArrayOrNumber | None = None,
-        activation: ActivationLike = "identity",
-        *,
-        axis: int = -1,
-        out: Outs[Array] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
-    ) -> tuple[Any, Any]:
+        self, dy: ArrayOrNumber, x: A | None, /, *saved: Any, **options: Unpack[FusedOptions[A]]
+    ) -> tuple[A | None, Any]:
         """The gradients with respect to x and bias, in one pass over the data.
 
         ``dx = dy * act'(x + bias + residual)``, with act' the activation's derivative, and
@@ -289,13 +272,7 @@ def bias_grad(
     """
 
 
-@declared(
-    PlainSum,
-    _repeated,
-    family="bias",
-    result="dx",
-    lacks=_leading,
-)
+@declared(PlainSum, _repeated, family="bias", result="dx", lacks=_leading)
 def unbroadcast(
     dy: A,
     /,

@@ -7,7 +7,7 @@ and the oracle's in `check/reference.py`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 from ..interop import validate
 from .bounds import DropoutBounds
@@ -16,7 +16,7 @@ from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Stream
+from .types import A, ArrayOrNumber, Options, Out, Stream
 
 
 def _probability(where: str, name: str, value: Any) -> float:
@@ -51,18 +51,7 @@ class DropoutOp(CachedOp[P, R]):
             Nothing: `backward` is told p, seed and offset again.
         """
 
-    def backward(
-        self,
-        dy: ArrayOrNumber,
-        /,
-        p: float,
-        *,
-        seed: SupportsIndex,
-        offset: SupportsIndex = 0,
-        out: Out[Array] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> Any:
+    def backward(self, dy: ArrayOrNumber, /, *p: float, **options: Unpack[Options[Any]]) -> Any:
         """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 
         What dropout makes of dy, by the same mask. The gradient with respect to the residual is dy.

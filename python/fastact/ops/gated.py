@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Unpack
 from .._cpu import View
 from ..interop import validate
 from . import activations as _activations
-from .activations import Parameters
+from .activations import FusedOptions, Parameters
 from .bounds import GatedBounds
 from .engine import axes
 from .engine.elementwise import Elementwise
-from .engine.entry import Arg, Entry, Output, positional, signature_of
+from .engine.entry import Arg, Entry, Output, positional
 from .engine.execute import Execution
 from .engine.fused import activation_op, activations
 from .engine.op import P, R, declared
@@ -119,7 +119,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         self._is(axis_of_bias=not self.packed)
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
-        backward = signature_of(call, ("dy", *arrays), ("bias",))
         self.args = {
             "dy": Arg(shape="each", may_be_out=not self.packed),
             "bias": Arg(
@@ -129,7 +128,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
             ),
         }
         self.outs = {"y": Output(shape="each", in_place=not self.packed)}
-        self._enter_points(backward, unasked=1)
+        self._enter_points(unasked=1)
 
     def _texts(self) -> str:
         own, others = "", ""
@@ -178,7 +177,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))
 
-    def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
+    def backward(self, dy: Any, *saved: Any, **options: Unpack[FusedOptions[Any]]) -> Any:
         """The gradients with respect to the arrays and the bias, in one pass over the data.
 
         ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, with z the gate and c what it is

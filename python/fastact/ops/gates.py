@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 from .. import _cpu
 from .._cpu import View
@@ -21,7 +21,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared
 from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Options, Out, Outs, Stream
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
@@ -30,28 +30,6 @@ _BIASES = ("bias", "recurrent_bias")
 _PACKED = ("gates", "recurrent", *_BIASES)
 
 Shape = tuple[int, ...]
-
-
-class StepOptions(TypedDict, total=False):
-    """The options that `forward` takes by keyword."""
-
-    recurrent: Array | None
-    bias: Array | None
-    recurrent_bias: Array | None
-    order: str
-    recompute: bool
-    out: Outs[Array]
-    stream: Stream
-
-
-class GateOptions(StepOptions, total=False):
-    """The options that `backward` takes by keyword."""
-
-    gates: Array
-    c_prev: ArrayOrNumber
-    h_prev: ArrayOrNumber
-    c: Array | None
-    accumulate: bool
 
 
 class GateShapes(NamedTuple):
@@ -172,8 +150,8 @@ class Gates(CachedOp[P, R]):
         }
         self.kernels = Kernels({"forward": "gates_forward"}, names, {"kind": self.kind})
         forward = signature_of(call, arrays, recompute=False, accumulates=False)
-        backward = signature_of(call, incoming, self.saves, recompute=False)
-        self._enter_points(backward, forward=forward, extra=1)
+        told = {"recompute": False}
+        self._enter_points(*incoming, front=(), told=told, forward=forward)
 
     def _texts(self) -> str:
         return _TEXTS.format(op=self)
@@ -183,17 +161,13 @@ class Gates(CachedOp[P, R]):
         """How many gates a packed array has."""
         return len(self.letters)
 
-    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        unread = "c" if named.get("recompute", False) else "recurrent"
-        return super().saved({**named, unread: None})
-
-    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
+    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
         recomputes = getattr(options, "recompute", False)  # an option of `forward` alone
-        return ("gates", "recurrent", self.state) if recomputes else (self.state,)
+        return ("c",) if recomputes else ("recurrent",)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        keeps = entry == "forward" and not getattr(options, "recompute", False)
-        return (*self.results, "gates") if keeps else super().outputs_of(entry, options)
+        is_kept = entry != "forward" or not getattr(options, "recompute", False)
+        return super().outputs_of(entry, options) if is_kept else self.results
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         if name not in ("gates", "recurrent"):
@@ -206,7 +180,7 @@ class Gates(CachedOp[P, R]):
 
     @overload
     def forward(
-        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[StepOptions]
+        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[Options[Array]]
     ) -> tuple[Any, tuple[Any, ...]]: ...
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -232,7 +206,7 @@ class Gates(CachedOp[P, R]):
         """
 
     def backward(
-        self, *arrays: ArrayOrNumber | None, **options: Unpack[GateOptions]
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[Options[Array]]
     ) -> tuple[Any, ...]:
         """The gradients with respect to the arrays of a step and to its biases, in one pass.
 

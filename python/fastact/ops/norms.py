@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, Unpack
 
 from .. import _cpu
 from .._cpu import ROW_NORMS, View
 from ..interop import validate
 from ..interop.call import Call
-from .activations import Parameters
+from .activations import FusedOptions, Parameters
 from .bounds import NormBounds
 from .dropout import DropoutOp
 from .engine import axes
-from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
+from .engine.entry import COMPUTED, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Stream
 
 Shape = tuple[int, ...]
 
@@ -206,30 +206,6 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     along = axes.others((0, channel), x.ndim)
     statistics = axes.reduced(x.shape, along, keepdims=True)
     return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
-
-
-class NormOptions(Parameters, Generic[A], total=False):
-    """The options that `NormOp.backward` takes by keyword, where an op has them."""
-
-    mean: Array
-    rstd: Array
-    weight: Array | None
-    bias: Array | None
-    axis: int | tuple[int, ...]
-    channel_axis: int
-    eps: float
-    weight_offset: float | None
-    casting: Casting
-    activation: ActivationLike
-    gate_first: bool
-    group_size: int | None
-    p: float
-    seed: SupportsIndex
-    offset: SupportsIndex
-    dtotal: ArrayOrNumber | None
-    out: Outs[A]
-    accumulate: bool
-    stream: Stream
 
 
 #: Words that the docstrings of all norms share.
@@ -438,7 +414,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         kind: str,
         *parts: Part,
     ) -> None:
-        call = self._declare(function)
+        self._declare(function)
         self._over, self.kind, self.parts = over, kind, parts
         is_centred = kind == "CentredNorm"
         weights, statistics = (WEIGHTS, STATISTICS) if is_centred else (WEIGHTS[:1], STATISTICS[1:])
@@ -463,14 +439,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         names = {**_merged(parts, "names"), "reduced": "axes"}
         self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(kind)})
         # How many groups there are, follows from what is saved.
-        backward = signature_of(
-            call,
-            ("dy", *data),
-            (*statistics, *weights),
-            but=("num_groups", *front),
-            **_merged(parts, "incoming"),
-        )
-        self._enter_points(backward, besides=statistics)
+        self._enter_points(but=("num_groups",), told=_merged(parts, "incoming"))
 
     def _texts(self) -> str:
         is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
@@ -526,7 +495,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 
 from ..interop import validate
 from ..interop.call import Call
-from .activations import Parameters
+from .activations import FusedOptions, Parameters
 from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
@@ -23,7 +23,7 @@ from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
 from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, Rows
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
@@ -127,7 +127,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         self._declare(function)
         reduce, apply = untyped(self.backward_reduce), untyped(self.backward_apply)
         self._enter_points(
-            besides=STATISTICS,
+            but=("momentum", "eps", "num_batches"),
             extra=0,
             backward_reduce=self._entry("backward_reduce", reduce, _SUMS, skips=True),
             backward_apply=self._entry("backward_apply", apply, ("dx",)),
@@ -158,22 +158,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_forward")
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        mean: Array,
-        rstd: Array,
-        weight: Array | None = None,
-        bias: Array | None = None,
-        training: bool = False,
-        *,
-        channel_axis: int = 1,
-        activation: ActivationLike = "identity",
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -327,21 +312,7 @@ class NormApply(ChannelNorm[P, R]):
     )
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        mean: Array,
-        rstd: Array,
-        weight: Array | None = None,
-        bias: Array | None = None,
-        *,
-        axis: int,
-        activation: ActivationLike = "identity",
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedOptions[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
 from .bounds import ParametricBounds
 from .engine import axes
-from .engine.entry import Arg, positional, signature_of
+from .engine.entry import Arg, positional
 from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
-from .types import A, Array, Out, Outs, Stream
+from .types import A, Array, Options, Out, Stream
 
 
 class ParameterAxis(NamedTuple):
@@ -62,7 +62,7 @@ class ParametricOp(CachedOp[P, R]):
             {"bias": self.parameter, "dbias": self.gradients[1]},
             {"which": which, "parameters": ()},
         )
-        self._enter_points(signature_of(call, ("dy", *self.saves)))
+        self._enter_points()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> ParameterAxis:
         like, data = next(iter(call.views.items()))
@@ -83,15 +83,7 @@ class ParametricOp(CachedOp[P, R]):
         return ParameterAxis(axis, shape[axis : axis + 1], False)
 
     def backward(
-        self,
-        dy: A,
-        x: A,
-        /,
-        *saved: Array,
-        channel_axis: int = 1,
-        out: Outs[Array] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: A, x: A, /, *saved: Array, **options: Unpack[Options[A]]
     ) -> tuple[Any, Any]:
         """The gradients with respect to x and to the parameter, in one pass over the data.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Signature
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from .. import _cpu
 from .._cpu import View
@@ -16,14 +16,14 @@ from ..interop import handlers, validate
 from ..interop.validate import Only, Role
 from .bounds import NormRotaryBounds, RotaryBounds
 from .engine import axes
-from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
+from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
 from .engine.op import Kernels, P, R, declared, records
 from .engine.parts import Part, Parts, cut, for_each, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
-from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Casting, Options, Out, Stream
 
 #: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
 _ANGLE = Role(dtype="wide_enough", array=True)
@@ -160,25 +160,12 @@ class Rotary(Turning[P, R]):
                 for of, y, dy in names
                 for made, like in ((y, of), (f"backward.d{of}", dy))
             }
-        self._enter_points(signature_of(call, incoming, self.saves))
+        self._enter_points(*incoming)
 
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
-    def backward(
-        self,
-        dy: A,
-        /,
-        cos: Array,
-        sin: Array,
-        positions: Array | None = None,
-        *,
-        axis: int = -1,
-        interleaved: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
+    def backward(self, dy: A, *saved: Any, **options: Unpack[Options[A]]) -> A:
         """The gradient with respect to x: dy, turned back by the same angles.
 
         ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x
@@ -311,10 +298,6 @@ class NormRotary(Turning[P, R]):
         names={"reduced": "axes"},
     )
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self._declare(function)
-        self._enter_points(besides=("rstd",))
-
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         read_casting(entry.where, options)
 
@@ -351,24 +334,7 @@ class NormRotary(Turning[P, R]):
         for_each(now.call, parts, threads, work)
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        rstd: Array,
-        cos: Array,
-        sin: Array,
-        weight: Array | None = None,
-        positions: Array | None = None,
-        *,
-        axis: int = -1,
-        eps: float = 1e-6,
-        weight_offset: float | None = None,
-        casting: Casting = "exact",
-        interleaved: bool = False,
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Options[A]]
     ) -> tuple[A | None, Array | None]:
         """The gradients with respect to x and weight.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from .. import _cpu
 from .._cpu import View
@@ -21,7 +21,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Options, Out, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -74,7 +74,7 @@ class RowFunction(CachedOp[P, R]):
     """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
     family = "softmax"
-    makes: Mapping[str, Any] = records()  # outputs besides, for `_enter_points`
+    makes: Mapping[str, Any] = records()  # for `_enter_points`
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
@@ -131,7 +131,7 @@ class ByValue(RowFunction[P, R]):
 class SoftmaxOp(ByValue[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
-    makes = records(extra=1, unasked=1)
+    makes = records(told={"share": None, "x": None}, unasked=1)
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
     args = records(
@@ -144,16 +144,9 @@ class SoftmaxOp(ByValue[P, R]):
         dsink=Output("sink", shape="sink"),
     )
 
-    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        makes = entry == "forward" and getattr(options, "sink", None) is not None
-        return (*self.results, "share") if makes else super().outputs_of(entry, options)
-
-    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        is_capped = getattr(options, "softcap", None)
-        return self.saves if is_capped else tuple(n for n in self.saves if n != "x")
-
-    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        return super().saved(named if named.get("softcap") else {**named, "x": None})
+    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
+        lacks = () if options.softcap else ("x",)
+        return lacks if options.sink is not None else (*lacks, "share")
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
@@ -191,20 +184,7 @@ class SoftmaxOp(ByValue[P, R]):
         now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        y: A,
-        /,
-        sink: Array | None = None,
-        share: Array | None = None,
-        x: A | None = None,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        softcap: float | None = None,
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Options[A]]
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -241,16 +221,7 @@ class LogSoftmaxOp(ByValue[P, R]):
     """The logarithm of softmax."""
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        y: A,
-        /,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Options[A]]
     ) -> Any:
         """The gradient with respect to x, from the result.
 
@@ -270,8 +241,8 @@ class LogSoftmaxOp(ByValue[P, R]):
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
-    makes = records(besides=("lse", "rest"))
     saves = ("x", "mask", "lse", "rest")
+    makes = records(front=saves)
     outs = records(
         y=Output(shape="shape"),
         **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
@@ -289,22 +260,7 @@ class LogSumExp(RowFunction[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
-    def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        mask: ArrayOrNumber | None,
-        lse: Array,
-        rest: Array | None,
-        /,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        keepdims: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
+    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Options[A]]) -> A:
         """The gradient with respect to x.
 
         ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
@@ -371,13 +327,10 @@ class CrossEntropy(CachedOp[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
-        self._enter_points(extra=2)
+        self._enter_points("dloss", front=self.saves, extra=2)
 
-    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        if entry != "forward":
-            return super().outputs_of(entry, options)
-        makes = ("loss", "lse", "rest")
-        return makes if options.reduction == "none" else (*makes, "divisor")
+    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
+        return ("divisor",) if options.reduction == "none" else ()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
         where, shape = call.where, call.views["logits"].shape
@@ -452,24 +405,7 @@ class CrossEntropy(CachedOp[P, R]):
         return found
 
     def backward(
-        self,
-        dloss: ArrayOrNumber,
-        logits: A,
-        target: Array,
-        weight: Array | None,
-        lse: Array,
-        rest: Array | None,
-        divisor: Array | None,
-        /,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        reduction: str = "mean",
-        axis: int | None = None,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[Options[A]]
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 

@@ -7,11 +7,11 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from . import reductions
 from .bounds import StatisticBounds
-from .engine.entry import TOLD, Output, signature_of
+from .engine.entry import TOLD, Output
 from .engine.execute import Execution
 from .engine.op import P, R, Traits, called_as, declared, records
 from .engine.reductions import (
@@ -30,7 +30,7 @@ from .engine.reductions import (
 )
 from .engine.weighting import SAVED
 from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
-from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Options, Out, Stream
 
 #: Further words that the docstrings of all statistics share.
 _TEXTS = """
@@ -126,12 +126,9 @@ class AxisStatistic(StatisticsOp[P, R]):
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        arrays = self.differentiated
-        either = [name for name in (*self.saves, "axis") if name not in arrays]
         made = Output(shape="shape", dtype=TOLD)
         self.outs = {**self.outs, **dict.fromkeys((of, "count"), made)}
-        backward = signature_of(call, ("dy", *arrays), either, but=("returned", "initial"))
-        self._enter_points(backward)
+        self._enter_points(front=self.differentiated, but=("returned", "initial"))
 
     def _texts(self) -> str:
         kind, skips = _KINDS[self.of], self.skips
@@ -163,7 +160,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         found = super().outputs_of(entry, options)
         return (*found, "count") if getattr(options, "returned", False) else found
 
-    def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def backward(self, dy: ArrayOrNumber, *saved: Any, **options: Unpack[Options[Any]]) -> Any:
         """The gradient with respect to x.
 
         Of n elements that count: a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
@@ -204,9 +201,7 @@ class Average(AxisStatistic[P, R]):
     def _takes_weights(self, now: Execution) -> bool:
         return True
 
-    def backward(
-        self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any
-    ) -> Any:
+    def backward(self, dy: ArrayOrNumber, *saved: Any, **options: Unpack[Options[Any]]) -> Any:
         """The gradients with respect to x and to the weights.
 
         With weights w of sum W and the average y, ``dx = dy * w / W`` and

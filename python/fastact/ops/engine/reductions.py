@@ -7,7 +7,7 @@ weights and a mask in `src/common/reductions/weights.h`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from ..._cpu import View
 from ...interop import foreign, validate
 from ...interop.call import Call
 from ..bounds import SumBounds
-from ..types import A, ArrayOrNumber
+from ..types import Options
 from . import axes as _axes
 from .axes import Over
-from .entry import OF_X, TOLD, Arg, Output, positional, signature_of
+from .entry import OF_X, TOLD, Arg, Output, positional
 from .execute import Execution
 from .op import Kernels, P, R, Traits, records
 from .served import CachedOp
@@ -228,18 +228,14 @@ class AxisSum(CachedOp[P, R]):
     """
 
     bounds = SUM_BOUNDS
-    term: int
+    term = IDENTITY
+    kernels = Kernels(numbers={"term": IDENTITY, "divisor": 1.0, "initial": -0.0})
     traits = Traits(integers=INTEGERS)
     args: Mapping[str, Arg] = records(
         dy=Arg(validate.OF_RESULT, "shape"),
         where=Arg(shape="whole"),
     )
     _over: OverOf
-
-    def _sums(self, term: int, runs: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Take what kernels are told of a sum: by default it begins with nothing."""
-        self.term = term
-        self.kernels = Kernels(runs, names, {"term": term, "divisor": 1.0, "initial": -0.0})
 
     def _texts(self) -> str:
         (data,) = self.differentiated
@@ -293,15 +289,13 @@ class PlainSum(AxisSum[P, R]):
         masks = [name for name in SAVED if name in call.parameters]
         self._saves_dtype = (OF_X,) if TOLD in call.parameters else ()
         self.results, self.saves = (result,), ("shape", *masks, *self._saves_dtype)
-        self._sums(IDENTITY, {}, {"x": positional(call)[0], "y": result})
+        self.kernels = self.kernels._replace(names={"x": positional(call)[0], "y": result})
         self.outs = {
             result: Output(shape="shape", dtype=TOLD),
             "backward.dx": Output(shape="whole", dtype=OF_X),
         }
-        either = [name for name in (*masks, *self._saves_dtype, "axis") if masks]
-        of_x: Any = dict.fromkeys(self._saves_dtype)
-        backward = signature_of(call, ("dy", "shape"), either, but=("initial",), **of_x)
-        self._enter_points(backward)
+        of_x = dict.fromkeys(self._saves_dtype)
+        self._enter_points(front=("shape",), but=("initial",), told=of_x)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         is_told = named.get(TOLD) is not None
@@ -311,17 +305,12 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    @overload
-    def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
-
-    @overload
-    def backward(self, dy: float, shape: Shape, /, *args: Any, **kwargs: Any) -> Any: ...
-
-    def backward(self, dy: ArrayOrNumber, shape: Shape, /, *args: Any, **kwargs: Any) -> Any:
+    def backward(self, dy: Any, *saved: Any, **options: Unpack[Options[Any]]) -> Any:
         """The gradient, repeated along the axes that were summed over.
 
         ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
         over and that dy lacks: each element adds to one element of the sum alone, by a factor of 1.
+        Of `sum`, elements that were left out, or are of no group, have a gradient of 0.
 
         Parameters
         ----------
@@ -330,10 +319,6 @@ class PlainSum(AxisSum[P, R]):
             broadcasts to `shape`.
         shape : tuple of int
             What `forward` saved.
-        where : array of bool, or bool, optional
-            What `forward` saved. Elements that were left out have a gradient of 0.
-        by : array of int, optional
-            What `forward` saved. Elements of no group have a gradient of 0.
         x_dtype : dtype, optional
             What `forward` saved: x's dtype, where it was told another one of the sum.
         out : array, optional
