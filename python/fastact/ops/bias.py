@@ -166,8 +166,6 @@ def bias_act(
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
     residual : array or float, optional
         Of x's shape and dtype.
-    out : array, optional
-        Where to write y; it may be x or residual itself.
 
     Raises
     ------
@@ -232,8 +230,6 @@ def bias_grad(
         Integers are summed as float64.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
-    out : array, optional
-        Where to write dbias; it may not share memory with dy.
 
     Returns
     -------
@@ -294,8 +290,6 @@ def unbroadcast(
         float64.
     shape : tuple of int
         A shape that NumPy broadcasts to dy's.
-    out : array, optional
-        Where to write dx; it may not share memory with dy.
 
     Returns
     -------

@@ -27,8 +27,6 @@ axis : int or tuple of int
     The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
 keepdims : bool
     Leave the axes that were summed over in the result, with length 1.
-out : array, optional
-    Where to write y; it may share no memory with what is read.
 
 Returns
 -------
@@ -88,12 +86,6 @@ class Divergence(CachedOp[P, R]):
         Of `kl_div`, ``dlog_q = -dy * p`` and ``dlog_p = dy * p * (log_p - log_q + 1)``; of
         `js_div`, ``dlog_q = dy * q * (log_q - log_m) / 2`` and ``dlog_p = dy * p * (log_p - log_m)
         / 2``. What has no probability has a gradient of 0, and so has all where dy is 0.
-
-        Parameters
-        ----------
-        out : tuple of two arrays or None, optional
-            Where to write the gradients, which may share no memory with what is read; one that is
-            None is not computed.
 
         Notes
         -----

@@ -51,15 +51,10 @@ class DropoutOp(CachedOp[P, R]):
             Nothing: `backward` is told p, seed and offset again.
         """
 
-    def backward(self, dy: ArrayOrNumber, /, *p: float, **options: Unpack[Options[Any]]) -> Any:
+    def backward(self, dy: ArrayOrNumber, *given: Any, **options: Unpack[Options[Any]]) -> Any:
         """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 
         What dropout makes of dy, by the same mask. The gradient with respect to the residual is dy.
-
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dx; it may be dy itself.
 
         Notes
         -----
@@ -98,8 +93,6 @@ def dropout(
         computed in parts have the mask that the whole has.
     residual : array or float, optional
         Of x's shape and dtype.
-    out : array, optional
-        Where to write y; it may be x or residual itself.
 
     Raises
     ------

@@ -60,8 +60,6 @@ limit : float, optional
     Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
 offset : float
     Is added to b after that.
-out : array, optional
-    Where to write y; it may be a or b itself.
 
 Raises
 ------
@@ -127,7 +125,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
                 note=", for a and for b the length of axis {axis}",
             ),
         }
-        self.outs = {"y": Output(shape="each", in_place=not self.packed)}
+        self.outs = {"y": Output(shape="each") if self.packed else Output(in_place=True)}
         self._enter_points(unasked=1)
 
     def _texts(self) -> str:
@@ -298,8 +296,6 @@ def glu(
         The halves are not one behind the other, but take turns: ``x[..., ::2], x[..., 1::2]``.
     bias : array, optional
         1-D, packed as x is along `axis`, to which it is added; of x's dtype or a wider one.
-    out : array, optional
-        Where to write y; it may not share memory with x or bias.
 
     Returns
     -------

@@ -54,8 +54,6 @@ bias : array, of the shape of a row of gates, optional
     Packed as gates are; of their dtype or a wider one. Added to every row.
 recurrent_bias : array, of that shape, optional
     Another one.
-out : array, optional
-    Where to write {op.results[0]}; it may be {op.state} itself.
 
 Raises
 ------
@@ -78,6 +76,9 @@ the magnitudes that a gate adds up, H the magnitude of the state before and u = 
 2^-53), an error is at most {op.bounds.state_ulp:g} u (1 + 0.15 S) (1 + H), and the rounding to the
 dtype; where r scales a sum of the magnitudes Q, as in `gru_gates`, times (1 + Q). The bits do not
 depend on the number of threads, nor on strides.
+
+In the place of gates `forward` saves the activated ones ({letters}), packed in one array of shape
+(..., {kept}H), and no recurrent; with recompute=True the inputs{and_no}.
 
 [own]
 
@@ -154,7 +155,13 @@ class Gates(CachedOp[P, R]):
         self._enter_points(*incoming, front=(), told=told, forward=forward)
 
     def _texts(self) -> str:
-        return _TEXTS.format(op=self)
+        has_order, count = "order" in self.__signature__.parameters, len(self.kept)
+        return _TEXTS.format(
+            op=self,
+            letters="as `order` says" if has_order else ", ".join(self.kept),
+            kept=f"{count} " if count > 1 else "",
+            and_no=", and no c" if "c" in self.results else "",
+        )
 
     @property
     def count(self) -> int:
@@ -362,15 +369,9 @@ def lstm_gates(
 
     Notes
     -----
-    `lstm_gates.forward` saves ``(gates, c_prev, c, recurrent, bias, recurrent_bias)``: in the place
-    of gates the activated ones, packed in `order`, and no recurrent; with recompute=True the inputs
-    and no c.
-
-    `lstm_gates.backward` takes dh, dc and what was saved, and gives (dgates, dc_prev, dbias), and
-    dgates is recurrent's gradient too. Of the activated gates, with ``d = dc + dh * o * (1 -
-    tanh(c)**2)``: ``di = d * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and
-    ``dc_prev = d * f``. dc may be None, for the last step. dgates may be written over the saved
-    gates, dc_prev over dc.
+    With the activated gates and ``d = dc + dh * o * (1 - tanh(c)**2)``, the gradients are ``di = d
+    * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and ``dc_prev = d * f``. dc
+    may be None, for the last step. dgates may be written over the saved gates, dc_prev over dc.
 
     References
     ----------
@@ -432,15 +433,10 @@ def gru_gates(
     -----
     Where z is 1, h has the bits of h_prev.
 
-    `gru_gates.forward` saves ``(gates, recurrent, h_prev, bias, recurrent_bias)``: in the place of
-    gates r, z, n and q, packed in one array of shape (..., 4 H), and no recurrent; with
-    recompute=True the inputs.
-
-    `gru_gates.backward` takes dh and what was saved, and gives (dgates, drecurrent, dh_prev, dbias,
-    drecurrent_bias). With the derivatives of the activated gates ``r' = r * (1 - r)``, ``z' = z *
-    (1 - z)`` and ``n' = 1 - n**2``, dgates is ``dr = dn * q * r'``, ``dz = dh * (h_prev - n) * z'``
-    and ``dn = dh * (1 - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and
-    ``dh_prev = dh * z``, without what goes through recurrent. dh_prev may be written over dh.
+    With the derivatives of the activated gates ``r' = r * (1 - r)``, ``z' = z * (1 - z)`` and ``n'
+    = 1 - n**2``, dgates is ``dr = dn * q * r'``, ``dz = dh * (h_prev - n) * z'`` and ``dn = dh * (1
+    - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and ``dh_prev = dh * z``,
+    without what goes through recurrent. dh_prev may be written over dh.
 
     Examples
     --------
@@ -476,8 +472,6 @@ def gru_reset(
     gates : array, of shape (..., H)
         The input's projection, W x, of r: a slice of a packed array is read in place. Of float16,
         bfloat16, float32 or float64; any strides.
-    out : array, optional
-        Where to write the result; it may be h_prev itself.
 
     Returns
     -------
@@ -490,12 +484,8 @@ def gru_reset(
 
     Notes
     -----
-    `gru_reset.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
-    gates r, and no recurrent; with recompute=True the inputs.
-
-    `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), and dgates
-    is recurrent's gradient too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
-    dgates may be written over the saved gates, dh_prev over dy.
+    The gradients are ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``. dgates may be
+    written over the saved gates, dh_prev over dy.
 
     Examples
     --------
@@ -538,13 +528,9 @@ def gru_blend() -> None:
     -----
     Where z is 1, h has the bits of h_prev.
 
-    `gru_blend.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
-    gates z and n, packed in one array, and no recurrent; with recompute=True the inputs.
-
-    `gru_blend.backward` takes dh and what was saved, and gives (dgates, dh_prev, dbias), and dgates
-    is recurrent's gradient too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) *
-    (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over the saved gates,
-    dh_prev over dh.
+    The gradients are ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) * (1 -
+    n**2)``, packed, and ``dh_prev = dh * z``. dgates may be written over the saved gates, dh_prev
+    over dh.
 
     Examples
     --------

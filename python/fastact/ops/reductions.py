@@ -395,11 +395,6 @@ class SquareSum(AxisSum[P, R]):
         adds its square to one element of the sum alone. Elements that were left out, or are of no
         group, have a gradient of 0.
 
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dx; it may be x itself, but not share memory with dy or with `where`.
-
         Returns
         -------
         array

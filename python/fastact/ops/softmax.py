@@ -267,11 +267,6 @@ class LogSumExp(RowFunction[P, R]):
         softmax. A rest of None is 0. In a row in which nothing takes part dx is 0. The mask has no
         gradient.
 
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dx; it may be x.
-
         Notes
         -----
         The gradient is that for lse + rest as saved, which without a scale and a mask is
@@ -412,11 +407,6 @@ class CrossEntropy(CachedOp[P, R]):
         ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t *
         weight)``, with ``p = exp(logits - lse - rest)`` and the smoothed target t; 0 where
         the target is ignored. Target and weight have no gradients.
-
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dlogits; it may be logits itself.
 
         Raises
         ------

@@ -37,6 +37,7 @@ _TEXTS = """
 
 See Also
 --------
+{other} : {elements}.
 mean_var : Mean and variance in one read.
 moments : Mean and m2 in float64, which merge with others.
 
@@ -147,6 +148,8 @@ class AxisStatistic(StatisticsOp[P, R]):
             data="x", called=kind.called, nothing=nothing, reference=reference
         ) + _TEXTS.format(
             kind=kind,
+            other=self.of if skips else f"nan{self.of}",
+            elements="Of all elements" if skips else "Of the elements that are not NaN",
             infinite="Infinities" if skips else "Infinities and NaN",
             same_bits=without_nan if skips and self.of != "mean" else "",
             no_warning="On a GPU there is no warning." if kind.warning else "",
@@ -176,8 +179,6 @@ class AxisStatistic(StatisticsOp[P, R]):
             What `forward` saved. Its moments are computed anew: for that, memory of up to three
             arrays of the statistic's shape is taken (for 16-bit data, with weights and with a mask,
             of float64).
-        out : array, optional
-            Where to write dx; it may be x itself, but not share memory with dy.
 
         Notes
         -----
@@ -213,8 +214,6 @@ class Average(AxisStatistic[P, R]):
         x, weights : array
             What `forward` saved. The average is computed anew: for that, memory of two arrays of
             its shape and float64 is taken, and where the weights repeat, of one of x's shape.
-        out : tuple of two arrays, optional
-            Where to write the gradients; one that is None is not computed.
 
         Returns
         -------
@@ -277,10 +276,6 @@ def mean(
 
     ``y = np.mean(x, axis)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    nanmean : Of the elements that are not NaN.
-
     Examples
     --------
     >>> fa.mean(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
@@ -316,8 +311,6 @@ def average(
     returned : bool, default False
         Return the sum of the weights, too, as np.average does: the number of elements without any.
         A call that torch's or JAX's gradients record must not ask for it.
-    out : array, optional
-        Where to write y; it may share memory neither with x nor with the weights.
 
     Returns
     -------
@@ -330,7 +323,6 @@ def average(
     See Also
     --------
     mean : The same; weights have no gradient there.
-    nanmean : Of the elements that are not NaN.
 
     Examples
     --------
@@ -367,10 +359,6 @@ def var(
 
     ``y = np.var(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    nanvar : Of the elements that are not NaN.
-
     Examples
     --------
     >>> fa.var(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1, correction=1)
@@ -389,10 +377,6 @@ def std() -> None:
     """Standard deviation over axes.
 
     ``y = np.std(x, axis, ddof=correction)``, accumulated in double, in one read of x.
-
-    See Also
-    --------
-    nanstd : Of the elements that are not NaN.
 
     Examples
     --------
@@ -413,10 +397,6 @@ def nansum() -> None:
 
     ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    sum : Of all elements.
-
     Examples
     --------
     >>> fa.nansum(np.array([[1.0, np.nan], [4.0, 4.0]]), axis=1)
@@ -434,10 +414,6 @@ def nanmean() -> None:
 
     ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    mean : Of all elements.
-
     Examples
     --------
     >>> fa.nanmean(np.array([[1.0, np.nan], [4.0, 6.0]]), axis=1)
@@ -454,10 +430,6 @@ def nanvar() -> None:
     """Variance over axes of the elements that are not NaN.
 
     ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
-
-    See Also
-    --------
-    var : Of all elements.
 
     Examples
     --------
@@ -477,10 +449,6 @@ def nanstd() -> None:
     """Standard deviation over axes of the elements that are not NaN.
 
     ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
-
-    See Also
-    --------
-    std : Of all elements.
 
     Examples
     --------

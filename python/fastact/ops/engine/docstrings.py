@@ -35,7 +35,7 @@ Parameters
 activation : str or op
     The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
 out : array, optional
-    Where to write y; it may be {data} itself.
+    Where to write {result}; it {may_be}.
 accumulate : bool
     Add the sum to `out`, before it is rounded, instead of overwriting it.
 stream : optional
@@ -96,7 +96,7 @@ INCOMING = """
 
 OUT = """
 out : {out}, optional
-    {where} may be {incoming} or {data} itself.
+    {where} {may_be}.
 """
 
 SECOND = """
@@ -179,10 +179,31 @@ def of_call(op: Any, own: str | None) -> str | None:
 
 def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of all ops, and those of the op's family, by sections."""
-    taken = op.__signature__.parameters
-    return tuple(  # type: ignore[return-value]
-        _standard(text, taken) for text in (CALL.format(data=next(iter(taken))), op._texts())
-    )
+    taken, result = op.__signature__.parameters, op.results[0]
+    may_be, named = _may_be(op.entry_points["call"], result), _named(result)
+    call = CALL.format(data=next(iter(taken)), result=named, may_be=may_be)
+    return tuple(_standard(text, taken) for text in (call, op._texts()))  # type: ignore[return-value]
+
+
+def _may_be(entry: Any, output: str) -> str:
+    """Say which of the arrays that a call reads an output may be, and that it meets no other."""
+    made = entry.output(output)
+    like = [n for n in entry.taken if n in entry.free and entry.seen(n) == made.seen]
+    if not (made.in_place and like):
+        return "may share no memory with what is read"
+    others = [name for name in entry.taken if name not in like]
+    apart = f", and share no memory with {_listed(others)}" if others else ""
+    return f"may be {_listed(like)} itself{apart}"
+
+
+def _named(result: str) -> str:
+    """Give a result's name in a sentence: one that is no word has no article."""
+    return result if len(result) == 1 or result.startswith("d") else f"the {result}"
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def method_of(op: Any, entry: str) -> Any:
@@ -241,13 +262,12 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
     data, first = (*op.saves, *incoming)[0], gradients[0]
     like = f"{data}, or the one that `dtype` names" if "dtype" in entry.defaults else data
     for gradient in incoming:
-        name = gradient.removeprefix("d")
-        result = name if len(name) == 1 else f"the {name}"
+        result = _named(gradient.removeprefix("d"))
         text += INCOMING.format(gradient=gradient, result=result, data=like)
     where = f"Where to write {first}; it"
     if entry.outputs > 1:
         where = f"Where to write each gradient; one that is None is not computed. {first}"
-    text += OUT.format(out=out, where=where, incoming=incoming[0], data=data)
+    text += OUT.format(out=out, where=where, may_be=_may_be(entry, first))
     results = [f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."]
     if len(gradients) > 1:
         pairs = zip(gradients, op.differentiated, strict=True)

@@ -176,8 +176,6 @@ groups : int, optional
     the place of the axes that are reduced. A group without elements is one of no elements.
 keepdims : bool
     Leave the axes that were reduced in the result, with length 1.
-out : array, optional
-    Where to write y; it may not share memory with {data}.
 
 Returns
 -------
@@ -321,8 +319,6 @@ class PlainSum(AxisSum[P, R]):
             What `forward` saved.
         x_dtype : dtype, optional
             What `forward` saved: x's dtype, where it was told another one of the sum.
-        out : array, optional
-            Where to write dx, which may not share memory with dy.
 
         Returns
         -------
