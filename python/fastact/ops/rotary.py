@@ -249,30 +249,22 @@ _PART = 1 << 15
 
 
 class NormedPairs(NamedTuple):
-    """The normalization rows of a call, which lie along the axis of the pairs, and these.
+    """The pairs of a call, and its normalization rows, which lie along the axis of the pairs.
 
-    statistics, parameter : the shapes of rstd and of the weight. The others are as `Rows` and
-    `Pairs` have them.
+    pairs, rows : as `Pairs` has them; the others are those of the normalization rows.
     """
 
     of: Pairs
+    normed: Rows
     pairs: tuple[int, ...]
     rows: tuple[int, ...]
     axes: tuple[int, ...]
-    of_parameter: tuple[int, ...]
     statistics: tuple[int, ...]
     parameter: tuple[int, ...]
 
-    @property
-    def normed(self) -> Rows:
-        """The rows alone, as of a norm without a rotary embedding."""
-        (axis,), shape = self.axes, list(self.statistics)
-        shape[axis] = self.parameter[0]
-        return Rows(tuple(shape), self.axes, self.of_parameter, self.statistics, self.parameter)
-
     def seen_parameter(self, view: View) -> View:
         """The weight or its gradient with the axes of x."""
-        return view.with_axes(axes.others(self.axes, len(self.statistics)))
+        return self.normed.seen_parameter(view)
 
 
 class NormRotary(Turning[P, R]):
@@ -303,11 +295,10 @@ class NormRotary(Turning[P, R]):
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> NormedPairs:
         of: Pairs = super()._shapes(call, options)
-        shape = tuple(call.views["x"].shape)
-        along = (of.axis,)
-        statistics = axes.reduced(shape, along, keepdims=True)
-        parameter = (shape[of.axis],)
-        return NormedPairs(of, of.pairs, of.rows, along, along, statistics, parameter)
+        along, shape = (of.axis,), tuple(call.views["x"].shape)
+        statistics, parameter = axes.reduced(shape, along, keepdims=True), (shape[of.axis],)
+        rows = Rows(shape, along, along, statistics, parameter)
+        return NormedPairs(of, rows, of.pairs, of.rows, along, statistics, parameter)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.

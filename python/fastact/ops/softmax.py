@@ -70,33 +70,6 @@ threads; with several axes elements are in the order of the axes.
 """
 
 
-class RowFunction(CachedOp[P, R]):
-    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
-
-    family = "softmax"
-    makes: Mapping[str, Any] = records()  # for `_enter_points`
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        self._declare(function)
-        numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
-        self.kernels = self.kernels._replace(numbers=numbers)
-        self.bounds = SoftmaxBounds(self.name)
-        if self.name in _cpu.SECOND_KINDS:
-            self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        self._enter_points(**self.makes)
-
-    def _texts(self) -> str:
-        return _TEXTS
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and the tuple that `backward` needs.
-
-        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
-        where it is rounded to the dtype in which x is computed. Its `out` may be a tuple that goes
-        on with arrays of that dtype for lse and rest; one that is None is allocated.
-        """
-
-
 class WithSinks(NamedTuple):
     """Rows along some axes, and sinks, which repeat to one a row."""
 
@@ -114,21 +87,43 @@ class WithSinks(NamedTuple):
         return view.with_axes(tuple(lacked)).with_axes(self.axes)
 
 
-class ByValue(RowFunction[P, R]):
-    """A function of rows whose value has the shape of x, and is what its gradient needs."""
+class RowFunction(CachedOp[P, R]):
+    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
-    saves: tuple[str, ...] = ("y",)
+    family = "softmax"
+    saves: tuple[str, ...] = ("y",)  # the value, where its gradient needs no more
     kernels = Kernels({"forward": "softmax_forward", "backward": "softmax_backward"})
+    makes: Mapping[str, Any] = records()  # for `_enter_points`
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._declare(function)
+        numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
+        self.kernels = self.kernels._replace(numbers=numbers)
+        self.bounds = SoftmaxBounds(self.name)
+        if self.name in _cpu.SECOND_KINDS:
+            self._is(second=_cpu.SECOND_KINDS.index(self.name))
+        self._enter_points(**self.makes)
+
+    def _texts(self) -> str:
+        return _TEXTS
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
         shape = next(iter(call.views.values())).shape
         over = axes.axes(call.where, options.axis, len(shape))
         sink = call.views.get("sink")
         own = () if sink is None else tuple(sink.shape)
         return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """Return what calling the op gives, and the tuple that `backward` needs.
 
-class SoftmaxOp(ByValue[P, R]):
+        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
+        where it is rounded to the dtype in which x is computed. Its `out` may be a tuple that goes
+        on with arrays of that dtype for lse and rest; one that is None is allocated.
+        """
+
+
+class SoftmaxOp(RowFunction[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
     makes = records(told={"share": None, "x": None}, unasked=1)
@@ -217,7 +212,7 @@ class SoftmaxOp(ByValue[P, R]):
         """
 
 
-class LogSoftmaxOp(ByValue[P, R]):
+class LogSoftmaxOp(RowFunction[P, R]):
     """The logarithm of softmax."""
 
     def backward(
