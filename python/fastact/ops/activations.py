@@ -22,7 +22,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, alias, declared, float32_under_autocast
 from .engine.quantized import Quantizes
 from .engine.second import no_third
-from .types import A, ArrayOrNumber, Options, Out, Stream
+from .types import A, ArrayOrNumber, Kwargs, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
@@ -247,7 +247,7 @@ class Parameters(TypedDict, total=False):
     negative_slope: float
 
 
-class FusedOptions(Options[A], Parameters, total=False):
+class FusedKwargs(Kwargs[A], Parameters, total=False):
     """The options that `backward` of an op with an activation behind it takes."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
-from .activations import FusedOptions, Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import BiasBounds
 from .engine import axes
 from .engine.axes import Over
@@ -71,7 +71,7 @@ class BiasAct(CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A | None, /, *saved: Any, **options: Unpack[FusedOptions[A]]
+        self, dy: ArrayOrNumber, x: A | None, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, Any]:
         """The gradients with respect to x and bias, in one pass over the data.
 
@@ -164,16 +164,6 @@ def bias_act(
         1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
-    residual : array or float, optional
-        Of x's shape and dtype.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than x, or a keyword that the activation does not have.
-    ValueError
-        For an unknown activation, an axis out of range, a bias of another length, or an `out` that
-        shares memory with bias.
 
     See Also
     --------
@@ -236,11 +226,6 @@ def bias_grad(
     array
         The sum: 1-D, of dy's dtype and framework; of integers it is float64. Over no elements it is
         0.
-
-    Raises
-    ------
-    ValueError
-        For an axis out of range.
 
     See Also
     --------

@@ -17,7 +17,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared, float32_under_autocast, records
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Options, Out, Stream
+from .types import A, ArrayOrNumber, Kwargs, Out, Stream
 
 #: Words that the docstrings of all divergences share.
 _TEXTS = """
@@ -25,8 +25,6 @@ Parameters
 ----------
 axis : int or tuple of int
     The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
-keepdims : bool
-    Leave the axes that were summed over in the result, with length 1.
 
 Returns
 -------
@@ -37,10 +35,8 @@ Raises
 ------
 TypeError
     log_p: log_p of another dtype
-    axis: an axis that is no integer
 ValueError
     log_p: log_p of another shape
-    axis: an axis out of range or named twice
 """
 
 
@@ -79,7 +75,7 @@ class Divergence(CachedOp[P, R]):
             fill(now.call, y, 0.0)
 
     def backward(
-        self, dy: ArrayOrNumber, log_q: A, /, *others: Any, **options: Unpack[Options[A]]
+        self, dy: ArrayOrNumber, log_q: A, /, *others: Any, **options: Unpack[Kwargs[A]]
     ) -> tuple[A, A]:
         """The gradients with respect to both arrays.
 

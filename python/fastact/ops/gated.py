@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Unpack
 from .._cpu import View
 from ..interop import validate
 from . import activations as _activations
-from .activations import FusedOptions, Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import GatedBounds
 from .engine import axes
 from .engine.elementwise import Elementwise
@@ -63,19 +63,12 @@ offset : float
 
 Raises
 ------
-TypeError
-    bias: a bias narrower than the data
-    parameters: a keyword that the activation does not have
 ValueError
     interleaved: an odd length
-    activation: an unknown activation
     gate: an unknown gate
     approximate: an unknown approximation
-    axis: an axis out of range
-    bias: a bias of another length
     alpha: an alpha that is not above zero
     limit: a limit that is not above zero
-    axis: an `out` that shares memory with bias
 {others}
 References
 ----------
@@ -175,7 +168,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))
 
-    def backward(self, dy: Any, *saved: Any, **options: Unpack[FusedOptions[Any]]) -> Any:
+    def backward(self, dy: Any, *saved: Any, **options: Unpack[FusedKwargs[Any]]) -> Any:
         """The gradients with respect to the arrays and the bias, in one pass over the data.
 
         ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, with z the gate and c what it is

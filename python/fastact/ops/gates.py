@@ -21,7 +21,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared
 from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Options, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
@@ -55,10 +55,13 @@ bias : array, of the shape of a row of gates, optional
 recurrent_bias : array, of that shape, optional
     Another one.
 
+Returns
+-------
+array
+    The state after this step, {op.results[0]}, of shape (..., H).
+
 Raises
 ------
-TypeError
-    bias: a bias narrower than gates
 ValueError
     gates: a last axis of gates that is no multiple of the number of gates
     order: an order that is no permutation of the gates
@@ -187,7 +190,7 @@ class Gates(CachedOp[P, R]):
 
     @overload
     def forward(
-        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[Options[Array]]
+        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[Kwargs[Array]]
     ) -> tuple[Any, tuple[Any, ...]]: ...
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -213,7 +216,7 @@ class Gates(CachedOp[P, R]):
         """
 
     def backward(
-        self, *arrays: ArrayOrNumber | None, **options: Unpack[Options[Array]]
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[Kwargs[Array]]
     ) -> tuple[Any, ...]:
         """The gradients with respect to the arrays of a step and to its biases, in one pass.
 
@@ -420,11 +423,6 @@ def gru_gates(
     recurrent_bias : array, of shape (3 H,), optional
         The same for recurrent.
 
-    Returns
-    -------
-    array
-        The state after this step, h, of shape (..., H).
-
     See Also
     --------
     gru_reset, gru_blend : The two halves of a GRU whose reset gate works before the product.
@@ -514,11 +512,6 @@ def gru_blend() -> None:
     recurrent : array, optional
         The recurrent projection, of z U h_prev and of n U (r h_prev): shape and dtype of gates, to
         which it is added.
-
-    Returns
-    -------
-    array
-        The state after this step, h, of shape (..., H).
 
     See Also
     --------

@@ -17,7 +17,7 @@ from .. import _cpu
 from .._cpu import ROW_NORMS, View
 from ..interop import validate
 from ..interop.call import Call
-from .activations import FusedOptions, Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import NormBounds
 from .dropout import DropoutOp
 from .engine import axes
@@ -212,14 +212,8 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
 TEXTS = """
 Parameters
 ----------
-residual : array, or Python scalar
-    Of x's shape and dtype.
 gate : array, or Python scalar
     Of x's shape and dtype.
-p : float
-    The probability that an element of x is dropped, from 0 to 1.
-seed : int
-    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
 offset : int
     The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
 weight : array, optional
@@ -244,16 +238,10 @@ casting : {{"exact", "llama", "gemma"}}
 Raises
 ------
 TypeError
-    weight: a parameter of a dtype narrower than x's
-    seed: a seed or an offset that is no integer
+    mean: statistics narrower than x
 ValueError
-    weight: a parameter of another shape
-    axis: an axis out of range or named twice
-    channel_axis: an axis out of range
+    mean: statistics of another shape
     num_groups: a number of groups that does not fit
-    eps: a negative eps
-    casting: another casting
-    seed: a p, a seed or an offset out of range
 
 References
 ----------
@@ -289,17 +277,9 @@ _OF_ROWS = {
     order in which memory holds the axes (channels last), but not on how they step.""",
 }
 
-#: The result of a norm that makes y alone.
-RESULT = """
-Returns
--------
-array
-    The result y, of x's shape, dtype and framework."""
-
-_OUT = f"""out : array or tuple, optional
+_OUT = """out : array or tuple, optional
     Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
-    the statistics.
-{RESULT}"""
+    the statistics."""
 
 _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
@@ -495,7 +475,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 

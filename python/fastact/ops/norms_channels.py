@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 
 from ..interop import validate
 from ..interop.call import Call
-from .activations import FusedOptions, Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import NormBounds
 from .engine import axes
 from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
@@ -22,7 +22,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, Rows
+from .norms import CHANNEL, FAR, STATISTICS, TEXTS, WEIGHTS, Rows
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 _RUNNING = ("running_mean", "running_var")
@@ -78,8 +78,8 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     computes_alone = False  # of what it notes of the channels a thread would need its own
 
     def _texts(self) -> str:
-        texts: Any = dict.fromkeys(("batch", "notes"), "")
-        texts |= {"lengths": CHANNEL, "added": "the variance", "error": FAR, "out": RESULT}
+        texts: Any = dict.fromkeys(("batch", "notes", "out"), "")
+        texts |= {"lengths": CHANNEL, "added": "the variance", "error": FAR}
         texts |= {"given": self.given, "rough": self.rough, "order": _ORDER, "reference": _BATCH}
         return TEXTS.format(b=self.bounds, **texts)
 
@@ -158,7 +158,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_forward")
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -312,7 +312,7 @@ class NormApply(ChannelNorm[P, R]):
     )
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 
@@ -470,13 +470,6 @@ def norm_apply(
         one.
     axis : int
         The axis of the channels.
-
-    Raises
-    ------
-    TypeError
-        For an array of a dtype narrower than x's.
-    ValueError
-        For an axis out of range, or an array of another shape.
 
     See Also
     --------

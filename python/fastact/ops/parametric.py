@@ -18,7 +18,7 @@ from .engine import axes
 from .engine.entry import Arg, positional
 from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
-from .types import A, Array, Options, Out, Stream
+from .types import A, Array, Kwargs, Out, Stream
 
 
 class ParameterAxis(NamedTuple):
@@ -83,7 +83,7 @@ class ParametricOp(CachedOp[P, R]):
         return ParameterAxis(axis, shape[axis : axis + 1], False)
 
     def backward(
-        self, dy: A, x: A, /, *saved: Array, **options: Unpack[Options[A]]
+        self, dy: A, x: A, /, *saved: Array, **options: Unpack[Kwargs[A]]
     ) -> tuple[Any, Any]:
         """The gradients with respect to x and to the parameter, in one pass over the data.
 
@@ -125,14 +125,6 @@ def prelu(
         one.
     channel_axis : int, default 1
         The axis of the channels: 1 for NCHW, -1 for channels last. A single slope needs none.
-
-    Raises
-    ------
-    TypeError
-        For a weight narrower than x.
-    ValueError
-        For an axis out of range, a weight of another length, or an `out` that shares memory with
-        weight.
 
     See Also
     --------

@@ -45,7 +45,7 @@ from .engine.reductions import (
 from .engine.served import CachedOp
 from .engine.weighting import SAVED, by_groups, places_of
 from .moments import FIELDS, Moments
-from .types import A, Array, ArrayOrNumber, Axes, DType, Options, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Stream
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
@@ -270,7 +270,7 @@ class PairOp(StatisticsOp[P, R]):
         x: A,
         /,
         *saved: Any,
-        **options: Unpack[Options[A]],
+        **options: Unpack[Kwargs[A]],
     ) -> A:
         """The gradient with respect to x.
 
@@ -388,7 +388,7 @@ class SquareSum(AxisSum[P, R]):
         both = self._entry("value_and_grad", untyped(self.value_and_grad), ("value", "grad"))
         self._enter_points(value_and_grad=both)
 
-    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Options[A]]) -> A:
+    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x.
 
         ``dx = 2 * x * dy``, with dy repeated along the axes that were summed over: each element

@@ -23,7 +23,7 @@ from .engine.op import Kernels, P, R, declared, records
 from .engine.parts import Part, Parts, cut, for_each, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
-from .types import A, Array, ArrayOrNumber, Casting, Options, Out, Stream
+from .types import A, Array, ArrayOrNumber, Casting, Kwargs, Out, Stream
 
 #: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
 _ANGLE = Role(dtype="wide_enough", array=True)
@@ -165,7 +165,7 @@ class Rotary(Turning[P, R]):
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
-    def backward(self, dy: A, *saved: Any, **options: Unpack[Options[A]]) -> A:
+    def backward(self, dy: A, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x: dy, turned back by the same angles.
 
         ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x
@@ -259,6 +259,7 @@ class NormedPairs(NamedTuple):
     pairs: tuple[int, ...]
     rows: tuple[int, ...]
     axes: tuple[int, ...]
+    of_parameter: tuple[int, ...]
     statistics: tuple[int, ...]
     parameter: tuple[int, ...]
 
@@ -298,7 +299,7 @@ class NormRotary(Turning[P, R]):
         along, shape = (of.axis,), tuple(call.views["x"].shape)
         statistics, parameter = axes.reduced(shape, along, keepdims=True), (shape[of.axis],)
         rows = Rows(shape, along, along, statistics, parameter)
-        return NormedPairs(of, rows, of.pairs, of.rows, along, statistics, parameter)
+        return NormedPairs(of, rows, of.pairs, of.rows, along, along, statistics, parameter)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """The op's value, as calling the op gives it, and the tuple that `backward` needs.
@@ -325,7 +326,7 @@ class NormRotary(Turning[P, R]):
         for_each(now.call, parts, threads, work)
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Options[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> tuple[A | None, Array | None]:
         """The gradients with respect to x and weight.
 

@@ -21,7 +21,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Options, Out, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -36,13 +36,6 @@ scale : float
 mask : array, float or bool, optional
     It broadcasts to x's shape: of bool, True where an element takes part; else numbers of any dtype
     that are added to it, integers too. It has no gradient.
-keepdims : bool
-    Leave the axes that were reduced in the result, with length 1.
-
-Returns
--------
-array
-    The result y, of x's shape, dtype and framework.
 
 Raises
 ------
@@ -51,8 +44,7 @@ TypeError
     sink: a sink of another dtype than x's or a wider one
 ValueError
     mask: a mask that does not broadcast to x's shape
-    scale: an axis out of range or named twice
-    axis: a scale that is not finite
+    scale: a scale that is not finite
     sink: a sink that does not broadcast to the rows
     softcap: a softcap that is not above zero, or not finite
 
@@ -179,7 +171,7 @@ class SoftmaxOp(RowFunction[P, R]):
         now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
-        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Options[A]]
+        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -216,7 +208,7 @@ class LogSoftmaxOp(RowFunction[P, R]):
     """The logarithm of softmax."""
 
     def backward(
-        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Options[A]]
+        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> Any:
         """The gradient with respect to x, from the result.
 
@@ -255,7 +247,7 @@ class LogSumExp(RowFunction[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
-    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Options[A]]) -> A:
+    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x.
 
         ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
@@ -395,7 +387,7 @@ class CrossEntropy(CachedOp[P, R]):
         return found
 
     def backward(
-        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[Options[A]]
+        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 

@@ -54,7 +54,7 @@ ActivationLike: TypeAlias = "str | Activation[..., Any]"
 Casting: TypeAlias = Literal["exact", "llama", "gemma"]
 
 
-class Options(TypedDict, Generic[A], total=False):
+class Kwargs(TypedDict, Generic[A], total=False):
     """Saved arrays and options that `backward` takes by keyword, each op some of them."""
 
     activation: ActivationLike

@@ -34,6 +34,14 @@ Parameters
     Of float16, bfloat16, float32 or float64; any shape and strides.
 activation : str or op
     The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+residual : array, or Python scalar
+    Of {data}'s shape and dtype.
+p : float
+    The probability that an element of {data} is dropped, from 0 to 1.
+seed : int
+    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+keepdims : bool
+    Leave the axes that were reduced in the result, with length 1.
 out : array, optional
     Where to write {result}; it {may_be}.
 accumulate : bool
@@ -47,6 +55,25 @@ Returns
 -------
 array
     The result, of {data}'s shape, dtype and framework.
+"""
+
+RAISES = """
+TypeError
+    axis: an axis that is no integer
+    weight: a weight narrower than {data}
+    bias: a bias narrower than {data}
+    parameters: a keyword that the activation does not have
+    seed: a seed or an offset that is no integer
+ValueError
+    axis: an axis out of range or named twice
+    channel_axis: an axis out of range
+    weight: a weight of another shape
+    bias: a bias of another shape
+    residual: a residual of another shape
+    activation: an unknown activation
+    eps: a negative eps
+    casting: another casting
+    seed: a p, a seed or an offset out of range
 """
 
 SAVES = "`{name}.forward` saves ``({saves})``; `{name}.backward` gives {gives}."
@@ -168,7 +195,7 @@ def of_call(op: Any, own: str | None) -> str | None:
             **written,
             "Parameters": _in_order(_entries(written.get("Parameters", "")), parameters, taken),
             "Returns": _merged("Returns", written, {**standard, **of_family}),
-            "Raises": _merged("Raises", written, of_family),
+            "Raises": "\n".join(sorted(_entries(_merged("Raises", written, of_family)).values())),
             "See Also": _in_order(others, of_others, (n for names in all_others for n in names)),
             "References": written.get("References") or of_family.get("References", ""),
             "Notes": "\n\n".join(filter(None, map(str.strip, notes))),
@@ -180,9 +207,9 @@ def of_call(op: Any, own: str | None) -> str | None:
 def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of all ops, and those of the op's family, by sections."""
     taken, result = op.__signature__.parameters, op.results[0]
-    may_be, named = _may_be(op.entry_points["call"], result), _named(result)
-    call = CALL.format(data=next(iter(taken)), result=named, may_be=may_be)
-    return tuple(_standard(text, taken) for text in (call, op._texts()))  # type: ignore[return-value]
+    may_be, data = _may_be(op.entry_points["call"], result), next(iter(taken))
+    call = CALL.format(data=data, result=_named(result), may_be=may_be)
+    return _standard(call, taken), _standard(op._texts(), taken, RAISES.format(data=data).strip())
 
 
 def _may_be(entry: Any, output: str) -> str:
@@ -326,9 +353,18 @@ def _sections(text: str) -> dict[str, str]:
     return {title: part.strip() for title, part in found.items()}
 
 
-def _standard(text: str, taken: Mapping[str, Parameter]) -> dict[str, str]:
-    """The sections of a standard text, of the parameters that are taken, its lines broken anew."""
+def _standard(text: str, taken: Mapping[str, Parameter], raises: str = "") -> dict[str, str]:
+    """The sections of a standard text, of the parameters that are taken, its lines broken anew.
+
+    raises : what is raised besides, in clauses.
+    """
     found = _sections(text)
+    errors = _entries(raises)
+    for names, entry in _entries(found.get("Raises", "")).items():
+        own = entry.partition("\n")[2]
+        is_sentence = ": " not in own
+        errors[names] = entry if is_sentence or names not in errors else f"{errors[names]}\n{own}"
+    found["Raises"] = "\n".join(errors.values())
     for title, part in found.items():
         if title in ("Notes", "References"):
             found[title] = "\n\n".join(filter(None, map(_filled, part.split("\n\n"))))

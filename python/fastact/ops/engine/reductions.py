@@ -16,7 +16,7 @@ from ..._cpu import View
 from ...interop import foreign, validate
 from ...interop.call import Call
 from ..bounds import SumBounds
-from ..types import Options
+from ..types import Kwargs
 from . import axes as _axes
 from .axes import Over
 from .entry import OF_X, TOLD, Arg, Output, positional
@@ -174,8 +174,6 @@ by : array of int, optional
 groups : int, optional
     How many groups there are, where `by` is given. The result has an axis of them, the last one, in
     the place of the axes that are reduced. A group without elements is one of no elements.
-keepdims : bool
-    Leave the axes that were reduced in the result, with length 1.
 
 Returns
 -------
@@ -186,7 +184,6 @@ array
 Raises
 ------
 TypeError
-    axis: an axis that is no integer
     dtype: a `dtype` that is none of these, or that `out` does not have
     initial: an initial number that is no real number
     correction: a correction that is no real number
@@ -194,7 +191,6 @@ TypeError
     where: a `where` that is not of bool
     by: a `by` that is not of integers, comes without `groups`, or not on the CPU
 ValueError
-    axis: an axis out of range or named twice
     initial: an initial number that is not finite
     correction: a correction that is not finite
     weights: weights of another shape
@@ -303,7 +299,7 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    def backward(self, dy: Any, *saved: Any, **options: Unpack[Options[Any]]) -> Any:
+    def backward(self, dy: Any, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient, repeated along the axes that were summed over.
 
         ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
