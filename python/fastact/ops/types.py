@@ -67,6 +67,7 @@ class Kwargs(TypedDict, Generic[A], total=False):
     channel_axis: int
     correction: float
     cos: Array
+    count: float
     ddof: float | None
     dtotal: ArrayOrNumber | None
     dtype: DType
@@ -100,6 +101,8 @@ class Kwargs(TypedDict, Generic[A], total=False):
     sink: Array | None
     skipna: bool
     softcap: float | None
+    sum_dy: Array
+    sum_dy_xhat: Array
     training: bool
     weight: Array | None
     weight_offset: float | None

@@ -49,7 +49,7 @@ accumulate : bool
 stream : optional
     For arrays on a GPU: the stream to work on.
 **parameters : float or str
-    The activation's own parameters, by keyword.
+    The activation's own parameters, by keyword, the same for `forward` and `backward`.
 
 Returns
 -------
@@ -88,10 +88,6 @@ Parameters
 ----------
 accumulate : bool
     Add {gradients} to `out` instead of overwriting it.
-stream : optional
-    For arrays on a GPU: the stream to work on.
-**parameters : float or str
-    The activation's own parameters, as given to `forward`.
 """
 
 FORWARD = """
@@ -99,10 +95,6 @@ Parameters
 ----------
 out : {out}, optional
     As for the call{apart}.
-stream : optional
-    For arrays on a GPU: the stream to work on.
-**parameters : float or str
-    The activation's own parameters, by keyword.
 
 Returns
 -------
@@ -246,7 +238,9 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
     entry = op.entry_points[name]
     taken = entry.signature.parameters
     standard = _standard(_standard_of_entry(op, entry, call["Returns"]), taken)
+    of_call = _entries(call["Parameters"])
     by_hand, parameters = (_entries(each.get("Parameters", "")) for each in (written, standard))
+    parameters |= {n: of_call[n] for n in (("stream",), ("parameters",)) if n in of_call}
     told = {name for names in (*by_hand, *parameters) for name in names}
     parameters |= _entries("\n".join(_told_elsewhere(op, entry, told, call["Parameters"])))
     return _text(
