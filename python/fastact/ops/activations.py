@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -128,15 +128,7 @@ class Activation(Quantizes, Elementwise[P, R]):
         vars(twice)["backward"] = partial(no_third, self._where("backward.backward"))
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        saved: A,
-        /,
-        *parameters: float | str,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **named: float | str,
+        self, dy: ArrayOrNumber, saved: A, /, *parameters: Any, **options: Unpack[FusedKwargs[A]]
     ) -> A:
         """The gradient with respect to x: ``dx = dy * f'(x)``.
 

@@ -215,9 +215,6 @@ def bias_grad(
 
     Parameters
     ----------
-    dy : array
-        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
-        Integers are summed as float64.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
 
@@ -270,9 +267,6 @@ def unbroadcast(
 
     Parameters
     ----------
-    dy : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers are summed as
-        float64.
     shape : tuple of int
         A shape that NumPy broadcasts to dy's.
 

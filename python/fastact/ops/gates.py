@@ -299,16 +299,15 @@ class Gates(CachedOp[P, R]):
                     f"activated gates"
                 )
             return
-        read, unread = ("recurrent", "c") if recompute else ("c", "recurrent")
-        needed = ("gates", self.state, *[n for n in (read,) if n in (*self.differentiated, "c")])
-        for name in needed:
-            if name in self.saves and getattr(options, name) is None:
+        unread, needed = self.unsaved(options), (*self.entry_points["call"].arrays, "c")
+        for name in self.saves:
+            if name in unread:
+                setattr(options, name, None)
+            elif name in needed and getattr(options, name) is None:
                 raise TypeError(
                     f"{where}: {name} must be an array, as forward saved it with "
                     f"recompute={recompute}, got None"
                 )
-        if unread in self.saves:
-            setattr(options, unread, None)
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> GateShapes:
         """The shapes of a step; backward gets the activated gates, or the inputs."""

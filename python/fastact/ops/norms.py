@@ -227,8 +227,6 @@ channel_axis : int
 eps : float
     Added to {added}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
     for a row of zeros.
-weight_offset : float, optional
-    Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
 casting : {{"exact", "llama", "gemma"}}
     Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype, and
     then the product with the weight, as Llama's published code does. "gemma": as "exact", with a
@@ -301,15 +299,12 @@ class Part(NamedTuple):
     front: str = ""  # the array beside x that it takes in front
     results: tuple[str, ...] = ()  # results besides y
     saves: tuple[str, ...] = ()  # data besides x that `forward` saves
-    stands_for: Mapping[str, str] = records()  # saved arguments in whose place results are saved
     gradients: tuple[str, ...] = ()  # results of `backward` after dx
     incoming: Mapping[str, Any] = records()  # gradients of results by keyword, with their defaults
     args: Mapping[str, Arg] = records()
     outs: Mapping[str, Output] = records()
     names: Mapping[str, str] = records()
     checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
-    #: Makes of a call's options what kernels are told.
-    reads: Callable[[str, SimpleNamespace], None] | None = None
     out: str = ""  # a text on `out` and on the results, for docstrings
     note: str = ""  # another one, on the bounds and the gradients
 
@@ -323,7 +318,6 @@ def _merged(parts: Sequence[Part], field: str) -> dict[str, Any]:
 RESIDUAL = Part(
     front="residual",
     results=("total",),
-    stands_for={"x": "total"},
     incoming={"dtotal": None},
     args={"residual": Arg(shares="x"), "dtotal": Arg()},
     out="""out : tuple of arrays or None, optional
@@ -364,7 +358,6 @@ GATE = Part(
 
 #: Options say where 16 bits are rounded between the steps, and what is added to the weight.
 CASTING = Part(
-    reads=read_casting,
     note="""With casting="llama" and 16-bit data, `backward` rounds where the derivative of that
     code does: what reaches the normalised x, the terms of dweight, and with an activation what
     comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.""",
@@ -437,12 +430,11 @@ class NormOp(Quantizes, CachedOp[P, R]):
         )
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        stand = {n: named[result] for n, result in _merged(self.parts, "stands_for").items()}
-        return super().saved({**named, **stand})
+        return super().saved({**named, "x": named.get("total", named["x"])})
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        made = _merged(self.parts, "stands_for")
-        return tuple(name for name in self.saves if name not in made)
+        found = super().saves_inputs(options)
+        return tuple(n for n in found if n != "x") if "total" in self.results else found
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Rows:
         return self._over(call, options)
@@ -508,9 +500,8 @@ class NormOp(Quantizes, CachedOp[P, R]):
         """
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
-        for part in self.parts:
-            if part.reads is not None:
-                part.reads(entry.where, options)
+        if "casting" in entry.defaults:
+            read_casting(entry.where, options)
 
 
 @float32_under_autocast("cuda")

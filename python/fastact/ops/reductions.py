@@ -260,6 +260,9 @@ class PairOp(StatisticsOp[P, R]):
     def _texts(self) -> str:
         return TEXTS.format(data="x", called="moments", nothing="", reference=VARIANCES)
 
+    def _gives(self) -> str:
+        return f"dx, for a tuple of the gradients of {' and '.join(self.results)}"
+
     def _takes_weights(self, now: Execution) -> bool:
         is_narrow = now.views["x"].itemsize < 4
         return super()._takes_weights(now) or (is_narrow and self._skips(now))
@@ -629,9 +632,6 @@ def mean_var(
     of the same bits. A weight that is negative or not finite makes
     NaN, and a RuntimeWarning says so.
 
-    `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
-    gradients of mean and variance, and gives dx.
-
     Examples
     --------
     >>> x = np.array([[1.0, 3.0], [4.0, 4.0]])
@@ -709,9 +709,6 @@ def moments(
     Weights are frequencies: the moments are as if each element of x were repeated so often, and
     merge with others as any do. A weight that is negative or not finite makes NaN, and a
     RuntimeWarning says so.
-
-    `moments.forward` saves ``(x, weights, where, by)``; `moments.backward` takes a tuple of the
-    gradients of mean and m2, and gives dx.
 
     Examples
     --------

@@ -401,8 +401,6 @@ def rotary(
         (batch, seq, heads, d) they are (seq, 1, d / 2). They have no gradient.
     axis : int, default -1
         The axis of the pairs.
-    interleaved : bool, default False
-        A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
     positions : array, optional
         Of int32 or int64: which row of cos and sin, now tables of shape (rows, d / 2), an element's
         angles are in. They broadcast to x's shape without `axis`: (seq,), or (batch, 1, seq).
@@ -500,12 +498,8 @@ def rms_norm_rotary(
         The axis of the pairs, and of the norm.
     eps : float, default 1e-6
         Added to the mean of the squares; not negative.
-    weight_offset : float, optional
-        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
     casting : {"exact", "llama", "gemma"}, default "exact"
         Where the norm rounds, as `rms_norm` has it.
-    interleaved : bool, default False
-        A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
     positions : array, optional
         Of int32 or int64: which row of cos and sin, now tables, an element's angles are in.
 

@@ -40,6 +40,10 @@ p : float
     The probability that an element of {data} is dropped, from 0 to 1.
 seed : int
     Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+weight_offset : float, optional
+    Added to the weight, in the type in which {data} is computed; by default 0, with "gemma" 1.
+interleaved : bool
+    A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
 keepdims : bool
     Leave the axes that were reduced in the result, with length 1.
 out : array, optional

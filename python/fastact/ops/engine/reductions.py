@@ -135,10 +135,6 @@ Shape: TypeAlias = tuple[int, ...]
 #: An op's options say this of an array of a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
-#: The axes that a gradient of one shape lacks to be one of another, once that is checked.
-LacksOf: TypeAlias = Callable[[str, Shape, Shape], tuple[int, ...]]
-
-
 #: Words that the docstrings of all sums and statistics share.
 TEXTS = """
 Parameters
@@ -275,7 +271,7 @@ class PlainSum(AxisSum[P, R]):
         over: OverOf,
         family: str = "reductions",
         result: str = "y",
-        lacks: LacksOf | None = None,
+        lacks: Callable[[str, Shape, Shape], tuple[int, ...]] | None = None,
     ) -> None:
         self.family = family
         call = self._declare(function)
