@@ -275,10 +275,6 @@ _OF_ROWS = {
     order in which memory holds the axes (channels last), but not on how they step.""",
 }
 
-_OUT = """out : array or tuple, optional
-    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
-    the statistics."""
-
 _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
 
@@ -322,7 +318,7 @@ RESIDUAL = Part(
     args={"residual": Arg(shares="x"), "dtotal": Arg()},
     out="""out : tuple of arrays or None, optional
     Where to write y and the sum; one that is None is allocated. The sum may be x or residual
-    itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
+    itself, and y too.
 
 Returns
 -------
@@ -425,7 +421,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
             added="the variance" if is_centred else "the mean of the squares",
             reference=_LAYER if is_centred else _ROOT,
             error=FAR if is_centred else "; for float64 also",
-            out="".join(part.out for part in self.parts) or _OUT,
+            out="".join(part.out for part in self.parts),
             notes="\n\n".join(part.note for part in self.parts),
         )
 
@@ -452,12 +448,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
 
         With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
         ``rstd = 1 / sqrt(variance + eps)``.
-
-        Parameters
-        ----------
-        out : array or tuple, optional
-            As for the call, or a tuple that goes on with arrays for the statistics that are saved;
-            one that is None is allocated. They may not share memory with what is saved.
 
         Notes
         -----

@@ -301,15 +301,6 @@ class NormRotary(Turning[P, R]):
         rows = Rows(shape, along, along, statistics, parameter)
         return NormedPairs(of, rows, of.pairs, of.rows, along, along, statistics, parameter)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        Parameters
-        ----------
-        out : array or tuple, optional
-            As for the call, or a tuple of an array for y and one for rstd.
-        """
-
     def _run_forward(self, now: Execution) -> None:
         x, y, rstd = now.views["x"], now.view("y"), now.view("rstd")
         of, angles = self._checked(now, y)

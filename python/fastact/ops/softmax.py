@@ -110,8 +110,7 @@ class RowFunction(CachedOp[P, R]):
         """Return what calling the op gives, and the tuple that `backward` needs.
 
         `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
-        where it is rounded to the dtype in which x is computed. Its `out` may be a tuple that goes
-        on with arrays of that dtype for lse and rest; one that is None is allocated.
+        where it is rounded to the dtype in which x is computed. Both are of that dtype.
         """
 
 
@@ -337,19 +336,12 @@ class CrossEntropy(CachedOp[P, R]):
 
         ``loss, saved = op(...), (logits, target, weight, lse, rest, divisor)``.
 
-        Parameters
-        ----------
-        out : array or tuple, optional
-            As for the call, or a tuple that goes on with arrays for lse and rest, which are saved,
-            of the losses' shape, in the dtype in which logits are computed; one that is None is
-            allocated.
-
         Returns
         -------
         saved : tuple
-            The arrays of the call; lse, logsumexp of the logits; rest, what its rounding left; and
-            the divisor of the sum of the losses, None without a reduction. Arrays are not copied:
-            do not change them before `backward`.
+            The arrays of the call; lse, logsumexp of the logits, and rest, what its rounding left,
+            in the dtype in which logits are computed; and the divisor of the sum of the losses,
+            None without a reduction. Arrays are not copied: do not change them before `backward`.
         """
 
     def _run_forward(self, now: Execution) -> None:
@@ -576,9 +568,6 @@ def logsumexp(
     ----------
     axis : int or tuple of int, default -1
         The axes to reduce.
-    out : array, optional
-        Where to write y, which may not share memory with x. Of `forward`, also a tuple that goes on
-        with arrays for lse and rest, which are saved.
 
     Returns
     -------
@@ -661,9 +650,6 @@ def cross_entropy(
         weights of the targets that count; for probabilities, by the number of rows.
     axis : int, optional
         Of the classes; by default 1, or 0 where logits have one axis. Language models have it last.
-    out : array, optional
-        Where to write the loss, which may share memory with no input. Of `forward`, also a tuple
-        that goes on with arrays for lse and rest, which are saved.
 
     Returns
     -------

@@ -98,7 +98,7 @@ FORWARD = """
 Parameters
 ----------
 out : {out}, optional
-    As for the call{apart}.
+    As for the call{more}{apart}.
 
 Returns
 -------
@@ -224,9 +224,9 @@ def _named(result: str) -> str:
     return result if len(result) == 1 or result.startswith("d") else f"the {result}"
 
 
-def _listed(names: list[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+def _listed(names: list[str], word: str = "or") -> str:
+    *others, last = names or [""]
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def method_of(op: Any, entry: str) -> Any:
@@ -265,9 +265,13 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
     if entry.is_forward:
         may_lack = any(taken[name].default is None for name in op.saves if name in taken)
         is_apart = op.results[0] not in op.saves
+        kept = _listed([*entry.gives[entry.outputs :][: entry.extra]], "and")
+        arrays = "arrays" if entry.extra > 1 else "an array"
+        more = f", or a tuple that goes on with {arrays} for {kept}; one that is None is allocated"
         return FORWARD.format(
-            out=out,
-            apart="; it shares no memory with an array that is saved" if is_apart else "",
+            out="array or tuple" if kept and out == "array" else out,
+            more=more if kept else "",
+            apart=". It shares no memory with an array that is saved" if is_apart else "",
             results=_results(op, returns),
             saves=_tuple(op.saves),
             lacking=", where None stands for an array that was not given" if may_lack else "",
