@@ -134,26 +134,6 @@ class Activation(Quantizes, Elementwise[P, R]):
 
         In one pass over dy and what was saved: x, or y of some ops.
 
-        Parameters
-        ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of x.
-        x : array
-            The array that `forward` saved.
-        y : array
-            The array that `forward` saved.
-        out : array, optional
-            Where to write dx; it may be dy or the saved array itself.
-        accumulate : bool
-            Add dx to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        dx : array
-            `out` where it was given.
-
         Examples
         --------
         >>> import numpy as np, fastact as fa

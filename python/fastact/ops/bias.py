@@ -83,9 +83,6 @@ class BiasAct(CachedOp[P, R]):
         ----------
         x : array or None
             What `forward` saved; None with the identity, as the two that follow.
-        out : tuple of two arrays or None, optional
-            Where to write dx, which may be dy, x or residual itself, and dbias; one that is None is
-            not computed (dx is, into memory of the call's own: `bias_grad` is for dbias alone).
 
         Returns
         -------
@@ -99,6 +96,8 @@ class BiasAct(CachedOp[P, R]):
         a sum that is off by 3 u (abs(x) + abs(bias) + abs(residual)), as for the call; the product
         is rounded, and then to x's dtype. dbias errs by what its terms do before they are rounded
         to x's dtype, 0.5 ULP, and 2**-46 of the sum of their magnitudes. Of the identity dx is dy.
+        Where dx is not wanted, it is computed into memory of the call's own: `bias_grad` is for
+        dbias alone.
 
         Examples
         --------

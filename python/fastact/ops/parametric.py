@@ -90,17 +90,11 @@ class ParametricOp(CachedOp[P, R]):
         dx is dy times the derivative of the activation by x, and the parameter's gradient the sum
         of dy times the derivative by the parameter, over all elements that it meets.
 
-        Parameters
-        ----------
-        out : tuple of two arrays or None, optional
-            Where to write dx, which may be dy or x itself, and the parameter's gradient; one that
-            is None is not computed (dx is, into memory of the call's own).
-
         Notes
         -----
         The products of dy are rounded, and dx then to x's dtype. The terms of the sum are added in
         double: with their own errors it is within 2**-46 of the sum of their magnitudes, and 0.5
-        ULP.
+        ULP. Where dx is not wanted, it is computed into memory of the call's own.
         """
 
 
