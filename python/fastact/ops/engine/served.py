@@ -74,10 +74,12 @@ class CachedOp(Op[P, R], _cpu.CachedOp):
         `backward` takes what comes in, dy by default, what is saved, and the options of the call.
 
         front : what is saved and given by position alone; None: arrays that the call takes so, and
-        results, as far as these lead. but : options of the call that `backward` does not take;
-        besides arrays that are not saved. told : others that it takes, with their defaults. forward
-        : None: what calling the op takes. extra : as many more outputs may be given to it; None:
-        all that are saved. unasked : of so many of the last gradients `out` need not speak.
+        results, as far as these lead.
+        but : options of the call that `backward` does not take, besides arrays that are not saved.
+        told : others that it takes, with their defaults.
+        forward : None: what calling the op takes.
+        extra : as many more outputs may be given to `forward`; None: all that are saved.
+        unasked : of so many of the last gradients `out` need not speak.
         """
         call, results, gradients = self.__signature__, self.results, self.gradients
         if front is None:
