@@ -164,8 +164,10 @@ def _options_of(op: Any, x: NDArray[Any], axes: tuple[int, ...]) -> dict[str, An
 def _by_peers(
     op: Any, x: NDArray[Any], axes: tuple[int, ...], options: Options
 ) -> Iterator[tuple[str, Any]]:
-    """By whom, and the same by their own functions, in x's dtype."""
-    function = SUMS.get(op.name, SUMS["sum"])
+    """By whom, and the same by their own functions, in x's dtype, where they have one."""
+    function = SUMS.get("sum" if op.family == "bias" else op.name)
+    if function is None:
+        return
     yield "numpy", function(x, axes, np)
     if "torch" in options.peers:
         torch = open_torch(get_num_threads())

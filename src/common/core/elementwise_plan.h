@@ -12,7 +12,7 @@
 
 namespace fastact {
 
-constexpr int kMaxOperands = 6;  // five and dx of the moments' gradient; four, da and db of gated
+constexpr int kMaxOperands = 8;  // the most so far are six: of the moments' gradient, and gated's
 
 struct ElementwisePlan {
   int64_t item;  // bytes an element

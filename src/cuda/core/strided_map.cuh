@@ -168,7 +168,9 @@ FASTACT_DEVICE void load_all(const StridedMap<inputs, outputs>& map, const Place
       in[k] = load_vec(reinterpret_cast<const T*>(map.in[k] + place.at[k]));
     return;
   }
-  if constexpr (inputs % 2 == 1) in[0] = load_one<T>(map, place, 0);
+  constexpr int kAlone = inputs > 1 ? inputs - 2 : inputs;
+#pragma unroll
+  for (int k = 0; k < kAlone; ++k) in[k] = load_one<T>(map, place, k);
   if constexpr (inputs > 1) load_two<T>(map, place, inputs - 2, in[inputs - 2], in[inputs - 1]);
 }
 

@@ -147,7 +147,8 @@ class Op(Generic[P, R]):
 
     def _enter(self, **entry_points: Entry) -> None:
         """Take the entry points, the last of what is declared; `call` is calling the op."""
-        taken = {name for entry in entry_points.values() for name in entry.signature.parameters}
+        every = [p for e in entry_points.values() for p in e.signature.parameters.values()]
+        taken = {p.name for p in every if not isinstance(p.default, bool)}  # a switch is no array
         args = {**dict.fromkeys(validate.ROLES, Arg()), **self.args}
         roles = {**dict.fromkeys(args, validate.DATA), **validate.ROLES}
         self.args = MappingProxyType(
