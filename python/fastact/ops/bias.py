@@ -6,6 +6,7 @@ pass of a network knows them by.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
@@ -15,7 +16,7 @@ from .engine import axes
 from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
-from .engine.fused import activation_op
+from .engine.fused import IDENTITY, activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
@@ -49,8 +50,8 @@ class BiasAct(CachedOp[P, R]):
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})
 
-    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
-        is_identity = activation_op(self._where(), options.activation) is None
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        is_identity = activation_op(self._where(), named.get("activation", IDENTITY)) is None
         return ("x", "residual") if is_identity else ()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Along:

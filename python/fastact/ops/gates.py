@@ -171,9 +171,8 @@ class Gates(CachedOp[P, R]):
         """How many gates a packed array has."""
         return len(self.letters)
 
-    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
-        recomputes = getattr(options, "recompute", False)  # an option of `forward` alone
-        return ("c",) if recomputes else ("recurrent",)
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("c",) if named.get("recompute") else ("recurrent",)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         is_kept = entry != "forward" or not getattr(options, "recompute", False)
@@ -299,7 +298,7 @@ class Gates(CachedOp[P, R]):
                     f"activated gates"
                 )
             return
-        unread, needed = self.unsaved(options), (*self.entry_points["call"].arrays, "c")
+        unread, needed = self.unsaved(vars(options)), (*self.entry_points["call"].arrays, "c")
         for name in self.saves:
             if name in unread:
                 setattr(options, name, None)

@@ -130,9 +130,9 @@ class SoftmaxOp(RowFunction[P, R]):
         dsink=Output("sink", shape="sink"),
     )
 
-    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
-        lacks = () if options.softcap else ("x",)
-        return lacks if options.sink is not None else (*lacks, "share")
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        lacks = () if named.get("softcap") else ("x",)
+        return lacks if named.get("sink") is not None else (*lacks, "share")
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
@@ -310,8 +310,8 @@ class CrossEntropy(CachedOp[P, R]):
         self._declare(function)
         self._enter_points("dloss", front=self.saves, extra=2)
 
-    def unsaved(self, options: SimpleNamespace) -> tuple[str, ...]:
-        return ("divisor",) if options.reduction == "none" else ()
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("divisor",) if named.get("reduction") == "none" else ()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
         where, shape = call.where, call.views["logits"].shape
