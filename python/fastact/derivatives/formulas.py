@@ -122,7 +122,7 @@ def _parametric(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, w = of["x"], of[op.parameter]
     single = tuple(w.shape) in ((), (1,))
     w = w.reshape(()) if single else _along(w, x.ndim, of["channel_axis"])
-    return (_OF_PARAMETER[op.name](x, w, m),)
+    return (_snake(x, w, m) if op.name == "snake" else m.where(x > 0, x, x * w),)
 
 
 def _snake(x: Any, alpha: Any, m: Operations) -> Any:
@@ -148,13 +148,6 @@ def _rest(a: Any, b: Any) -> Any:
     lows = [c - high for c, high in zip((a, b), highs, strict=True)]
     rest = highs[0] * highs[1] - a * b
     return rest + highs[0] * lows[1] + lows[0] * highs[1] + lows[0] * lows[1]
-
-
-#: y of x and of a parameter that broadcasts to it.
-_OF_PARAMETER: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
-    "prelu": lambda x, w, m: m.where(x > 0, x, x * w),
-    "snake": _snake,
-}
 
 
 def _gated(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -215,10 +208,6 @@ def _by_length(x: Any, rows: Rows, of: Named, m: Operations) -> Any:
     return m.where(is_eps, x / eps, scaled / m.sqrt(m.where(is_eps, 1.0, squares)))
 
 
-#: Norms other than the mean of squares, by their functors in src/common/norms/rows.h.
-_XHAT: Mapping[str, Callable[[Any, Rows, Named, Operations], Any]] = {"L2Norm": _by_length}
-
-
 def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, call = of["x"], op.entry_points["call"].defaults
     if op.traits.counts_elements:
@@ -240,7 +229,8 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
             rstd = 1 / m.sqrt(of["running_var"].reshape(rows.kept) + of["eps"])
         xhat = (split - mean) * rstd
     else:
-        xhat = _XHAT.get(getattr(op, "kind", ""), _by_moments)(split, rows, of, m)
+        is_of_length = getattr(op, "kind", "") == "L2Norm"
+        xhat = (_by_length if is_of_length else _by_moments)(split, rows, of, m)
     weight, bias, offset = of["weight"], of.get("bias"), of.get("weight_offset")
     if weight is not None:
         if offset is None:
@@ -298,14 +288,19 @@ def _softmax(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
             shape.insert(axis, 1)
         sink = sink.reshape(tuple(shape))
     lse, logs = _log_sum(z, over, m, sink)
-    y = _OF_LOGITS[op.name](lse, logs, m)
+    y = m.exp(logs) if op.name == "softmax" else lse if op.name == "logsumexp" else logs
     return (y.reshape(axes.reduced(z.shape, over, of["keepdims"])) if "keepdims" in of else y,)
 
 
 def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations) -> dict[str, Any]:
     (dy,), y, of = incoming, of["y"], {**op.entry_points["call"].defaults, **of}
     over = axes.axes(op._where(), of["axis"], y.ndim)
-    found = {"x": of["scale"] * _BY_VALUE[op.name](y, dy, lambda x: m.sum(x, over), m)}
+    if op.name == "log_softmax":
+        dx = m.where(y == -math.inf, 0.0, dy - m.exp(y) * m.sum(dy, over))
+    else:
+        held = m.where(y == 0, 0.0, dy)  # what takes no part may be infinite or NaN
+        dx = m.where(y == 0, 0.0, y * (held - m.sum(held * y, over)))
+    found = {"x": of["scale"] * dx}
     if of.get("softcap"):
         x = m.where(y == 0, 0.0, of["x"])  # what takes no part may be NaN
         u = x * (of["scale"] / of["softcap"])
@@ -321,30 +316,6 @@ def _softmax_by_value(op: Any, incoming: Sequence[Any], of: Named, m: Operations
         each = (-(share * m.sum(dy * y, over))).reshape(rows)
         found["sink"] = m.sum(each, axes.unbroadcast(op._where(), shape, rows)).reshape(shape)
     return found
-
-
-#: Results of a log-sum-exp and the logarithms of a softmax.
-_OF_LOGITS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
-    "softmax": lambda lse, logs, m: m.exp(logs),
-    "log_softmax": lambda lse, logs, m: logs,
-    "logsumexp": lambda lse, logs, m: lse,
-}
-
-
-def _by_softmax(y: Any, dy: Any, total: Callable[[Any], Any], m: Operations) -> Any:
-    dy = m.where(y == 0, 0.0, dy)  # what takes no part may be infinite or NaN
-    return m.where(y == 0, 0.0, y * (dy - total(dy * y)))
-
-
-def _by_log_softmax(y: Any, dy: Any, total: Callable[[Any], Any], m: Operations) -> Any:
-    return m.where(y == -math.inf, 0.0, dy - m.exp(y) * total(dy))
-
-
-#: Functions that give the gradient of the scaled logits, of a result y and its gradient.
-_BY_VALUE: Mapping[str, Callable[[Any, Any, Callable[[Any], Any], Operations], Any]] = {
-    "softmax": _by_softmax,
-    "log_softmax": _by_log_softmax,
-}
 
 
 def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
@@ -376,10 +347,6 @@ def _cross_entropy(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     if of["reduction"] == "mean":
         total = total / m.constant(m.sum(divisor, every))
     return (total.reshape(()),)
-
-
-#: Terms that sums add for an element, unless that is the element.
-_TERMS: Mapping[str, Callable[[Any], Any]] = {"sum_squares": lambda x: x * x}
 
 
 def _along_x(op: Any, of: Named, name: str, m: Operations) -> Any:
@@ -432,7 +399,7 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
         return (sums[:0] if of.get("groups") == 0 else sums).reshape(shape)
 
     if op.results[0] in ("y", "sum"):
-        return (laid(total(_TERMS.get(op.name, lambda x: x)(x))),)
+        return (laid(total(x * x if op.name == "sum_squares" else x)),)
     count = total(w)
     # Weights over a constant, of whatever size they are, and then over their sum.
     share = w / spread(m.constant(m.where(count == 0, 1.0, count)))
@@ -467,7 +434,8 @@ def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
 def _divergence(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, t = (of[name] for name in op.saves)
     over = axes.axes(op._where(), of["axis"], x.ndim)
-    y = m.sum(_OF_LOGS[op.name](x, t, m), over)
+    terms = _kullback_leibler if op.name == "kl_div" else _jensen_shannon
+    y = m.sum(terms(x, t, m), over)
     return (y.reshape(axes.reduced(x.shape, over, of["keepdims"])),)
 
 
@@ -493,13 +461,6 @@ def _jensen_shannon(x: Any, t: Any, m: Operations) -> Any:
         return m.where(none, 0.0, m.exp(log) * less * -0.5)
 
     return m.sloped(lambda x, t: (slope(x, t), slope(t, x)), x, t)
-
-
-#: The term of an element, of two log-probabilities.
-_OF_LOGS: Mapping[str, Callable[[Any, Any, Operations], Any]] = {
-    "kl_div": _kullback_leibler,
-    "js_div": _jensen_shannon,
-}
 
 
 def _rotary(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ is P u.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -32,9 +32,11 @@ def second(
     of = {**op.entry_points["call"].defaults, **of}
     if incoming[0] is None or not ddx:
         return None
-    if op.name in _BY_VALUE and of.get("sink") is None and not of.get("softcap"):
-        over = axes.axes(f"fastact.{op.name}", of["axis"], of["y"].ndim)
-        found = _BY_VALUE[op.name](ddx["x"], incoming[0], of["y"], over, m, wants_dy)
+    is_softmax = op.name in ("softmax", "log_softmax")
+    if is_softmax and of.get("sink") is None and not of.get("softcap"):
+        over = axes.axes(op._where(), of["axis"], of["y"].ndim)
+        closed = _of_softmax if op.name == "softmax" else _of_log_softmax
+        found = closed(ddx["x"], incoming[0], of["y"], over, m, wants_dy)
         if of["scale"] != 1.0:
             found[0] *= of["scale"]
             found[1] *= of["scale"]
@@ -81,14 +83,6 @@ def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -
 #: The exponent of what a product of a reciprocal may lack to 1, by the item size.
 _ROUNDING = {4: -22, 8: -51}
 
-#: By what P' multiplies sums over a row, by the functor of src/common/norms/rows.h: for means, or
-#: for sums, of rows whose rstd is no constant.
-_FACTORS: Mapping[str, Callable[[Any, Named], Any]] = {
-    "L2Norm": lambda rstd, of: (
-        -rstd * (rstd * of["eps"] < 1 - 2.0 ** _ROUNDING[rstd.dtype.itemsize])
-    ),
-}
-
 
 def _of_norm(
     op: Any, ddx: Named, incoming: Sequence[Any], of: Named, m: Any, wants_dy: bool
@@ -128,8 +122,9 @@ def _of_norm(
         g = d * scale
     of_x, found = projected(g), {}
     products = xhat * u
-    factor = _FACTORS.get(getattr(op, "kind", ""))
-    k = rstd / -rows.length if factor is None else factor(rstd, of)
+    k = rstd / -rows.length
+    if getattr(op, "kind", "") == "L2Norm":  # sums, and of rows whose rstd is no constant
+        k = -rstd * (rstd * of["eps"] < 1 - 2.0 ** _ROUNDING[rstd.dtype.itemsize])
     of_x *= k * m.sum(products, rows.axes)
     products = m.times(xhat, g, products)
     of_x = m.add_product(of_x, pu, k * m.sum(products, rows.axes))
@@ -154,11 +149,3 @@ def _of_norm(
 
 def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array if tuple(array.shape) == shape else array.reshape(shape)
-
-
-#: Closed forms for ops whose gradient is a function of their result: of dy, and of that, before
-#: the scale.
-_BY_VALUE: Mapping[str, Callable[[Any, Any, Any, Axes, Any, bool], list[Any]]] = {
-    "softmax": _of_softmax,
-    "log_softmax": _of_log_softmax,
-}

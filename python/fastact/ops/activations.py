@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, alias, declared, float32_under_autocast
 from .engine.quantized import Quantizes
 from .engine.second import no_third
-from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Out, Stream
+from .types import A, ArrayOrNumber, Kwargs, Out, Stream
 
 Choices = Mapping[str, Mapping[str, str]]
 Rules = Sequence[tuple[str, Callable[..., bool]]]
@@ -57,7 +56,7 @@ def _near(ulp: float, absolute: Callable[[str], float], exact: str, within: str)
     return text
 
 
-class Activation(Quantizes, Elementwise[P, R], CachedOp[P, R]):
+class Activation(Quantizes, Elementwise[P, R]):
     """An element-wise op, y = f(x).
 
     A fast path in compiled code serves contiguous arrays of one dtype; this class serves and
@@ -98,7 +97,7 @@ class Activation(Quantizes, Elementwise[P, R], CachedOp[P, R]):
         name, taken = "backward.backward", signature_of(call, ("ddx", "dy", *saves))
         second = self._entry(name, taken, ("ddy", f"d{saves[0]}"), skips=True)
         more: dict[str, Any] = {name: second}
-        self._enter_points(signature_of(call, ("dy", *saves)), **more)
+        self._enter_points(**more)
 
     def _texts(self) -> str:
         b = self.bounds
@@ -129,39 +128,11 @@ class Activation(Quantizes, Elementwise[P, R], CachedOp[P, R]):
         vars(twice)["backward"] = partial(no_third, self._where("backward.backward"))
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        saved: A,
-        /,
-        *parameters: float | str,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **named: float | str,
+        self, dy: ArrayOrNumber, saved: A, /, *parameters: Any, **options: Unpack[FusedKwargs[A]]
     ) -> A:
         """The gradient with respect to x: ``dx = dy * f'(x)``.
 
         In one pass over dy and what was saved: x, or y of some ops.
-
-        Parameters
-        ----------
-        dy : array, or Python scalar
-            The gradient of the loss with respect to y; shape and dtype of x.
-        x : array
-            The array that `forward` saved.
-        y : array
-            The array that `forward` saved.
-        out : array, optional
-            Where to write dx; it may be dy or the saved array itself.
-        accumulate : bool
-            Add dx to `out` instead of overwriting it.
-        stream : optional
-            For arrays on a GPU: the stream to work on.
-
-        Returns
-        -------
-        dx : array
-            `out` where it was given.
 
         Examples
         --------
@@ -246,6 +217,10 @@ class Parameters(TypedDict, total=False):
     max_val: float
     min_val: float
     negative_slope: float
+
+
+class FusedKwargs(Kwargs[A], Parameters, total=False):
+    """The options that `backward` of an op with an activation behind it takes."""
 
 
 @declared(Activation, Bounds(0, 0, 0), piecewise_linear=True)

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
-from .activations import Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import BiasBounds
 from .engine import axes
 from .engine.axes import Over
 from .engine.entry import Arg
 from .engine.execute import Execution
-from .engine.fused import activation_op
+from .engine.fused import IDENTITY, activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 
 class Along(NamedTuple):
@@ -50,13 +50,9 @@ class BiasAct(CachedOp[P, R]):
     traits = Traits(axis_of_bias=True)
     kernels = Kernels({"forward": "bias_act_forward"})
 
-    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        op = activation_op(self._where(), self._options(named).activation)
-        return super().saved(named) if op is not None else (None, named["bias"], None)
-
-    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        is_identity = activation_op(self._where(), options.activation) is None
-        return ("bias",) if is_identity else self.saves
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        is_identity = activation_op(self._where(), named.get("activation", IDENTITY)) is None
+        return ("x", "residual") if is_identity else ()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Along:
         like, data = next(iter(call.views.items()))
@@ -76,20 +72,8 @@ class BiasAct(CachedOp[P, R]):
         """
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: Array | None,
-        bias: Array,
-        /,
-        residual: ArrayOrNumber | None = None,
-        activation: ActivationLike = "identity",
-        *,
-        axis: int = -1,
-        out: Outs[Array] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
-    ) -> tuple[Any, Any]:
+        self, dy: ArrayOrNumber, x: A | None, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
+    ) -> tuple[A | None, Any]:
         """The gradients with respect to x and bias, in one pass over the data.
 
         ``dx = dy * act'(x + bias + residual)``, with act' the activation's derivative, and
@@ -100,9 +84,6 @@ class BiasAct(CachedOp[P, R]):
         ----------
         x : array or None
             What `forward` saved; None with the identity, as the two that follow.
-        out : tuple of two arrays or None, optional
-            Where to write dx, which may be dy, x or residual itself, and dbias; one that is None is
-            not computed (dx is, into memory of the call's own: `bias_grad` is for dbias alone).
 
         Returns
         -------
@@ -116,6 +97,8 @@ class BiasAct(CachedOp[P, R]):
         a sum that is off by 3 u (abs(x) + abs(bias) + abs(residual)), as for the call; the product
         is rounded, and then to x's dtype. dbias errs by what its terms do before they are rounded
         to x's dtype, 0.5 ULP, and 2**-46 of the sum of their magnitudes. Of the identity dx is dy.
+        Where dx is not wanted, it is computed into memory of the call's own: `bias_grad` is for
+        dbias alone.
 
         Examples
         --------
@@ -181,18 +164,6 @@ def bias_act(
         1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
-    residual : array or float, optional
-        Of x's shape and dtype.
-    out : array, optional
-        Where to write y; it may be x or residual itself.
-
-    Raises
-    ------
-    TypeError
-        For a bias narrower than x, or a keyword that the activation does not have.
-    ValueError
-        For an unknown activation, an axis out of range, a bias of another length, or an `out` that
-        shares memory with bias.
 
     See Also
     --------
@@ -244,24 +215,14 @@ def bias_grad(
 
     Parameters
     ----------
-    dy : array
-        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
-        Integers are summed as float64.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
-    out : array, optional
-        Where to write dbias; it may not share memory with dy.
 
     Returns
     -------
     array
         The sum: 1-D, of dy's dtype and framework; of integers it is float64. Over no elements it is
         0.
-
-    Raises
-    ------
-    ValueError
-        For an axis out of range.
 
     See Also
     --------
@@ -289,13 +250,7 @@ def bias_grad(
     """
 
 
-@declared(
-    PlainSum,
-    _repeated,
-    family="bias",
-    result="dx",
-    lacks=_leading,
-)
+@declared(PlainSum, _repeated, family="bias", result="dx", lacks=_leading)
 def unbroadcast(
     dy: A,
     /,
@@ -312,13 +267,8 @@ def unbroadcast(
 
     Parameters
     ----------
-    dy : array
-        Of float16, bfloat16, float32 or float64; any shape and strides. Integers are summed as
-        float64.
     shape : tuple of int
         A shape that NumPy broadcasts to dy's.
-    out : array, optional
-        Where to write dx; it may not share memory with dy.
 
     Returns
     -------

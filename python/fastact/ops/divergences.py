@@ -7,7 +7,7 @@ They are computed as sums with weights are, of other terms, which stand in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from .. import _cpu
 from .bounds import DivergenceBounds
@@ -17,7 +17,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared, float32_under_autocast, records
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Out, Outs, Stream
+from .types import A, ArrayOrNumber, Kwargs, Out, Stream
 
 #: Words that the docstrings of all divergences share.
 _TEXTS = """
@@ -25,10 +25,6 @@ Parameters
 ----------
 axis : int or tuple of int
     The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
-keepdims : bool
-    Leave the axes that were summed over in the result, with length 1.
-out : array, optional
-    Where to write y; it may share no memory with what is read.
 
 Returns
 -------
@@ -39,10 +35,8 @@ Raises
 ------
 TypeError
     log_p: log_p of another dtype
-    axis: an axis that is no integer
 ValueError
     log_p: log_p of another shape
-    axis: an axis out of range or named twice
 """
 
 
@@ -81,29 +75,13 @@ class Divergence(CachedOp[P, R]):
             fill(now.call, y, 0.0)
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        log_q: A,
-        log_p: A,
-        /,
-        axis: int | tuple[int, ...] = -1,
-        *,
-        keepdims: bool = False,
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, log_q: A, /, *others: Any, **options: Unpack[Kwargs[A]]
     ) -> tuple[A, A]:
         """The gradients with respect to both arrays.
 
         Of `kl_div`, ``dlog_q = -dy * p`` and ``dlog_p = dy * p * (log_p - log_q + 1)``; of
         `js_div`, ``dlog_q = dy * q * (log_q - log_m) / 2`` and ``dlog_p = dy * p * (log_p - log_m)
         / 2``. What has no probability has a gradient of 0, and so has all where dy is 0.
-
-        Parameters
-        ----------
-        out : tuple of two arrays or None, optional
-            Where to write the gradients, which may share no memory with what is read; one that is
-            None is not computed.
 
         Notes
         -----

@@ -7,7 +7,7 @@ and the oracle's in `check/reference.py`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 from ..interop import validate
 from .bounds import DropoutBounds
@@ -16,7 +16,7 @@ from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Stream
+from .types import A, ArrayOrNumber, Kwargs, Out, Stream
 
 
 def _probability(where: str, name: str, value: Any) -> float:
@@ -51,26 +51,10 @@ class DropoutOp(CachedOp[P, R]):
             Nothing: `backward` is told p, seed and offset again.
         """
 
-    def backward(
-        self,
-        dy: ArrayOrNumber,
-        /,
-        p: float,
-        *,
-        seed: SupportsIndex,
-        offset: SupportsIndex = 0,
-        out: Out[Array] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> Any:
+    def backward(self, dy: ArrayOrNumber, *given: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 
         What dropout makes of dy, by the same mask. The gradient with respect to the residual is dy.
-
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dx; it may be dy itself.
 
         Notes
         -----
@@ -100,25 +84,9 @@ def dropout(
 
     Parameters
     ----------
-    p : float
-        The probability that an element is dropped, from 0 to 1.
-    seed : int
-        Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
     offset : int, default 0
         The number of the first element, from 0 to 2**63 - 1: with it the parts of an array that is
         computed in parts have the mask that the whole has.
-    residual : array or float, optional
-        Of x's shape and dtype.
-    out : array, optional
-        Where to write y; it may be x or residual itself.
-
-    Raises
-    ------
-    TypeError
-        For a seed or an offset that is no integer.
-    ValueError
-        For p outside of [0, 1], for a seed or an offset out of range, or a residual of another
-        shape.
 
     See Also
     --------

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Unpack
 from .._cpu import View
 from ..interop import validate
 from . import activations as _activations
-from .activations import Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import GatedBounds
 from .engine import axes
 from .engine.elementwise import Elementwise
-from .engine.entry import Arg, Entry, Output, positional, signature_of
+from .engine.entry import Arg, Entry, Output, positional
 from .engine.execute import Execution
 from .engine.fused import activation_op, activations
 from .engine.op import P, R, declared
@@ -60,24 +60,15 @@ limit : float, optional
     Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
 offset : float
     Is added to b after that.
-out : array, optional
-    Where to write y; it may be a or b itself.
 
 Raises
 ------
-TypeError
-    bias: a bias narrower than the data
-    parameters: a keyword that the activation does not have
 ValueError
     interleaved: an odd length
-    activation: an unknown activation
     gate: an unknown gate
     approximate: an unknown approximation
-    axis: an axis out of range
-    bias: a bias of another length
     alpha: an alpha that is not above zero
     limit: a limit that is not above zero
-    axis: an `out` that shares memory with bias
 {others}
 References
 ----------
@@ -119,7 +110,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         self._is(axis_of_bias=not self.packed)
         self.saves = (*arrays, "bias")
         self.gradients = tuple(f"d{name}" for name in self.saves)
-        backward = signature_of(call, ("dy", *arrays), ("bias",))
         self.args = {
             "dy": Arg(shape="each", may_be_out=not self.packed),
             "bias": Arg(
@@ -128,8 +118,8 @@ class GatedOp(Quantizes, CachedOp[P, R]):
                 note=", for a and for b the length of axis {axis}",
             ),
         }
-        self.outs = {"y": Output(shape="each", in_place=not self.packed)}
-        self._enter_points(backward, unasked=1)
+        self.outs = {"y": Output(shape="each") if self.packed else Output(in_place=True)}
+        self._enter_points(unasked=1)
 
     def _texts(self) -> str:
         own, others = "", ""
@@ -178,7 +168,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))
 
-    def backward(self, dy: Any, *saved: Any, **options: Any) -> Any:
+    def backward(self, dy: Any, *saved: Any, **options: Unpack[FusedKwargs[Any]]) -> Any:
         """The gradients with respect to the arrays and the bias, in one pass over the data.
 
         ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, with z the gate and c what it is
@@ -299,8 +289,6 @@ def glu(
         The halves are not one behind the other, but take turns: ``x[..., ::2], x[..., 1::2]``.
     bias : array, optional
         1-D, packed as x is along `axis`, to which it is added; of x's dtype or a wider one.
-    out : array, optional
-        Where to write y; it may not share memory with x or bias.
 
     Returns
     -------

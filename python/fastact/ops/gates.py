@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 from .. import _cpu
 from .._cpu import View
@@ -21,7 +21,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared
 from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
 
 #: Their derivation is in src/common/gates/gates.h.
 GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
@@ -30,28 +30,6 @@ _BIASES = ("bias", "recurrent_bias")
 _PACKED = ("gates", "recurrent", *_BIASES)
 
 Shape = tuple[int, ...]
-
-
-class StepOptions(TypedDict, total=False):
-    """The options that `forward` takes by keyword."""
-
-    recurrent: Array | None
-    bias: Array | None
-    recurrent_bias: Array | None
-    order: str
-    recompute: bool
-    out: Outs[Array]
-    stream: Stream
-
-
-class GateOptions(StepOptions, total=False):
-    """The options that `backward` takes by keyword."""
-
-    gates: Array
-    c_prev: ArrayOrNumber
-    h_prev: ArrayOrNumber
-    c: Array | None
-    accumulate: bool
 
 
 class GateShapes(NamedTuple):
@@ -76,13 +54,14 @@ bias : array, of the shape of a row of gates, optional
     Packed as gates are; of their dtype or a wider one. Added to every row.
 recurrent_bias : array, of that shape, optional
     Another one.
-out : array, optional
-    Where to write {op.results[0]}; it may be {op.state} itself.
+
+Returns
+-------
+array
+    The state after this step, {op.results[0]}, of shape (..., H).
 
 Raises
 ------
-TypeError
-    bias: a bias narrower than gates
 ValueError
     gates: a last axis of gates that is no multiple of the number of gates
     order: an order that is no permutation of the gates
@@ -100,6 +79,9 @@ the magnitudes that a gate adds up, H the magnitude of the state before and u = 
 2^-53), an error is at most {op.bounds.state_ulp:g} u (1 + 0.15 S) (1 + H), and the rounding to the
 dtype; where r scales a sum of the magnitudes Q, as in `gru_gates`, times (1 + Q). The bits do not
 depend on the number of threads, nor on strides.
+
+In the place of gates `forward` saves the activated ones ({letters}), packed in one array of shape
+(..., {kept}H), and no recurrent; with recompute=True the inputs{and_no}.
 
 [own]
 
@@ -172,28 +154,29 @@ class Gates(CachedOp[P, R]):
         }
         self.kernels = Kernels({"forward": "gates_forward"}, names, {"kind": self.kind})
         forward = signature_of(call, arrays, recompute=False, accumulates=False)
-        backward = signature_of(call, incoming, self.saves, recompute=False)
-        self._enter_points(backward, forward=forward, extra=1)
+        told = {"recompute": False}
+        self._enter_points(*incoming, front=(), told=told, forward=forward)
 
     def _texts(self) -> str:
-        return _TEXTS.format(op=self)
+        has_order, count = "order" in self.__signature__.parameters, len(self.kept)
+        return _TEXTS.format(
+            op=self,
+            letters="as `order` says" if has_order else ", ".join(self.kept),
+            kept=f"{count} " if count > 1 else "",
+            and_no=", and no c" if "c" in self.results else "",
+        )
 
     @property
     def count(self) -> int:
         """How many gates a packed array has."""
         return len(self.letters)
 
-    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        unread = "c" if named.get("recompute", False) else "recurrent"
-        return super().saved({**named, unread: None})
-
-    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        recomputes = getattr(options, "recompute", False)  # an option of `forward` alone
-        return ("gates", "recurrent", self.state) if recomputes else (self.state,)
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("c",) if named.get("recompute") else ("recurrent",)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        keeps = entry == "forward" and not getattr(options, "recompute", False)
-        return (*self.results, "gates") if keeps else super().outputs_of(entry, options)
+        is_kept = entry != "forward" or not getattr(options, "recompute", False)
+        return super().outputs_of(entry, options) if is_kept else self.results
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         if name not in ("gates", "recurrent"):
@@ -206,7 +189,7 @@ class Gates(CachedOp[P, R]):
 
     @overload
     def forward(
-        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[StepOptions]
+        self, gates: Array, /, *arrays: ArrayOrNumber, **options: Unpack[Kwargs[Array]]
     ) -> tuple[Any, tuple[Any, ...]]: ...
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -232,7 +215,7 @@ class Gates(CachedOp[P, R]):
         """
 
     def backward(
-        self, *arrays: ArrayOrNumber | None, **options: Unpack[GateOptions]
+        self, *arrays: ArrayOrNumber | None, **options: Unpack[Kwargs[Array]]
     ) -> tuple[Any, ...]:
         """The gradients with respect to the arrays of a step and to its biases, in one pass.
 
@@ -315,16 +298,15 @@ class Gates(CachedOp[P, R]):
                     f"activated gates"
                 )
             return
-        read, unread = ("recurrent", "c") if recompute else ("c", "recurrent")
-        needed = ("gates", self.state, *[n for n in (read,) if n in (*self.differentiated, "c")])
-        for name in needed:
-            if name in self.saves and getattr(options, name) is None:
+        unread, needed = self.unsaved(vars(options)), (*self.entry_points["call"].arrays, "c")
+        for name in self.saves:
+            if name in unread:
+                setattr(options, name, None)
+            elif name in needed and getattr(options, name) is None:
                 raise TypeError(
                     f"{where}: {name} must be an array, as forward saved it with "
                     f"recompute={recompute}, got None"
                 )
-        if unread in self.saves:
-            setattr(options, unread, None)
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> GateShapes:
         """The shapes of a step; backward gets the activated gates, or the inputs."""
@@ -388,15 +370,9 @@ def lstm_gates(
 
     Notes
     -----
-    `lstm_gates.forward` saves ``(gates, c_prev, c, recurrent, bias, recurrent_bias)``: in the place
-    of gates the activated ones, packed in `order`, and no recurrent; with recompute=True the inputs
-    and no c.
-
-    `lstm_gates.backward` takes dh, dc and what was saved, and gives (dgates, dc_prev, dbias), and
-    dgates is recurrent's gradient too. Of the activated gates, with ``d = dc + dh * o * (1 -
-    tanh(c)**2)``: ``di = d * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and
-    ``dc_prev = d * f``. dc may be None, for the last step. dgates may be written over the saved
-    gates, dc_prev over dc.
+    With the activated gates and ``d = dc + dh * o * (1 - tanh(c)**2)``, the gradients are ``di = d
+    * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and ``dc_prev = d * f``. dc
+    may be None, for the last step. dgates may be written over the saved gates, dc_prev over dc.
 
     References
     ----------
@@ -445,11 +421,6 @@ def gru_gates(
     recurrent_bias : array, of shape (3 H,), optional
         The same for recurrent.
 
-    Returns
-    -------
-    array
-        The state after this step, h, of shape (..., H).
-
     See Also
     --------
     gru_reset, gru_blend : The two halves of a GRU whose reset gate works before the product.
@@ -458,15 +429,10 @@ def gru_gates(
     -----
     Where z is 1, h has the bits of h_prev.
 
-    `gru_gates.forward` saves ``(gates, recurrent, h_prev, bias, recurrent_bias)``: in the place of
-    gates r, z, n and q, packed in one array of shape (..., 4 H), and no recurrent; with
-    recompute=True the inputs.
-
-    `gru_gates.backward` takes dh and what was saved, and gives (dgates, drecurrent, dh_prev, dbias,
-    drecurrent_bias). With the derivatives of the activated gates ``r' = r * (1 - r)``, ``z' = z *
-    (1 - z)`` and ``n' = 1 - n**2``, dgates is ``dr = dn * q * r'``, ``dz = dh * (h_prev - n) * z'``
-    and ``dn = dh * (1 - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and
-    ``dh_prev = dh * z``, without what goes through recurrent. dh_prev may be written over dh.
+    With the derivatives of the activated gates ``r' = r * (1 - r)``, ``z' = z * (1 - z)`` and ``n'
+    = 1 - n**2``, dgates is ``dr = dn * q * r'``, ``dz = dh * (h_prev - n) * z'`` and ``dn = dh * (1
+    - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and ``dh_prev = dh * z``,
+    without what goes through recurrent. dh_prev may be written over dh.
 
     Examples
     --------
@@ -502,8 +468,6 @@ def gru_reset(
     gates : array, of shape (..., H)
         The input's projection, W x, of r: a slice of a packed array is read in place. Of float16,
         bfloat16, float32 or float64; any strides.
-    out : array, optional
-        Where to write the result; it may be h_prev itself.
 
     Returns
     -------
@@ -516,12 +480,8 @@ def gru_reset(
 
     Notes
     -----
-    `gru_reset.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
-    gates r, and no recurrent; with recompute=True the inputs.
-
-    `gru_reset.backward` takes dy and what was saved, and gives (dgates, dh_prev, dbias), and dgates
-    is recurrent's gradient too: ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``.
-    dgates may be written over the saved gates, dh_prev over dy.
+    The gradients are ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``. dgates may be
+    written over the saved gates, dh_prev over dy.
 
     Examples
     --------
@@ -551,11 +511,6 @@ def gru_blend() -> None:
         The recurrent projection, of z U h_prev and of n U (r h_prev): shape and dtype of gates, to
         which it is added.
 
-    Returns
-    -------
-    array
-        The state after this step, h, of shape (..., H).
-
     See Also
     --------
     gru_reset : The first half.
@@ -564,13 +519,9 @@ def gru_blend() -> None:
     -----
     Where z is 1, h has the bits of h_prev.
 
-    `gru_blend.forward` saves ``(gates, h_prev, recurrent, bias, recurrent_bias)``: in the place of
-    gates z and n, packed in one array, and no recurrent; with recompute=True the inputs.
-
-    `gru_blend.backward` takes dh and what was saved, and gives (dgates, dh_prev, dbias), and dgates
-    is recurrent's gradient too: ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) *
-    (1 - n**2)``, packed; and ``dh_prev = dh * z``. dgates may be written over the saved gates,
-    dh_prev over dh.
+    The gradients are ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) * (1 -
+    n**2)``, packed, and ``dh_prev = dh * z``. dgates may be written over the saved gates, dh_prev
+    over dh.
 
     Examples
     --------

@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, SupportsIndex, TypeAlias, Unpack
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, Unpack
 
 from .. import _cpu
 from .._cpu import ROW_NORMS, View
 from ..interop import validate
 from ..interop.call import Call
-from .activations import Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import NormBounds
 from .dropout import DropoutOp
 from .engine import axes
-from .engine.entry import COMPUTED, Arg, Entry, Output, signature_of
+from .engine.entry import COMPUTED, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Outs, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Casting, Stream
 
 Shape = tuple[int, ...]
 
@@ -208,42 +208,12 @@ def single_channels(call: Call, options: SimpleNamespace) -> Rows:
     return Rows(x.shape, along, (channel,), statistics, (x.shape[channel],))
 
 
-class NormOptions(Parameters, Generic[A], total=False):
-    """The options that `NormOp.backward` takes by keyword, where an op has them."""
-
-    mean: Array
-    rstd: Array
-    weight: Array | None
-    bias: Array | None
-    axis: int | tuple[int, ...]
-    channel_axis: int
-    eps: float
-    weight_offset: float | None
-    casting: Casting
-    activation: ActivationLike
-    gate_first: bool
-    group_size: int | None
-    p: float
-    seed: SupportsIndex
-    offset: SupportsIndex
-    dtotal: ArrayOrNumber | None
-    out: Outs[A]
-    accumulate: bool
-    stream: Stream
-
-
 #: Words that the docstrings of all norms share.
 TEXTS = """
 Parameters
 ----------
-residual : array, or Python scalar
-    Of x's shape and dtype.
 gate : array, or Python scalar
     Of x's shape and dtype.
-p : float
-    The probability that an element of x is dropped, from 0 to 1.
-seed : int
-    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
 offset : int
     The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
 weight : array, optional
@@ -257,8 +227,6 @@ channel_axis : int
 eps : float
     Added to {added}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
     for a row of zeros.
-weight_offset : float, optional
-    Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
 casting : {{"exact", "llama", "gemma"}}
     Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype, and
     then the product with the weight, as Llama's published code does. "gemma": as "exact", with a
@@ -268,16 +236,10 @@ casting : {{"exact", "llama", "gemma"}}
 Raises
 ------
 TypeError
-    weight: a parameter of a dtype narrower than x's
-    seed: a seed or an offset that is no integer
+    mean: statistics narrower than x
 ValueError
-    weight: a parameter of another shape
-    axis: an axis out of range or named twice
-    channel_axis: an axis out of range
+    mean: statistics of another shape
     num_groups: a number of groups that does not fit
-    eps: a negative eps
-    casting: another casting
-    seed: a p, a seed or an offset out of range
 
 References
 ----------
@@ -313,18 +275,6 @@ _OF_ROWS = {
     order in which memory holds the axes (channels last), but not on how they step.""",
 }
 
-#: The result of a norm that makes y alone.
-RESULT = """
-Returns
--------
-array
-    The result y, of x's shape, dtype and framework."""
-
-_OUT = f"""out : array or tuple, optional
-    Where to write y; it may be x itself. Of `forward`, also a tuple that goes on with arrays for
-    the statistics.
-{RESULT}"""
-
 _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
 
@@ -345,15 +295,12 @@ class Part(NamedTuple):
     front: str = ""  # the array beside x that it takes in front
     results: tuple[str, ...] = ()  # results besides y
     saves: tuple[str, ...] = ()  # data besides x that `forward` saves
-    stands_for: Mapping[str, str] = records()  # saved arguments in whose place results are saved
     gradients: tuple[str, ...] = ()  # results of `backward` after dx
     incoming: Mapping[str, Any] = records()  # gradients of results by keyword, with their defaults
     args: Mapping[str, Arg] = records()
     outs: Mapping[str, Output] = records()
     names: Mapping[str, str] = records()
     checks: Mapping[str, Callable[[str, str, Any], Any]] = records()
-    #: Makes of a call's options what kernels are told.
-    reads: Callable[[str, SimpleNamespace], None] | None = None
     out: str = ""  # a text on `out` and on the results, for docstrings
     note: str = ""  # another one, on the bounds and the gradients
 
@@ -367,12 +314,11 @@ def _merged(parts: Sequence[Part], field: str) -> dict[str, Any]:
 RESIDUAL = Part(
     front="residual",
     results=("total",),
-    stands_for={"x": "total"},
     incoming={"dtotal": None},
     args={"residual": Arg(shares="x"), "dtotal": Arg()},
     out="""out : tuple of arrays or None, optional
     Where to write y and the sum; one that is None is allocated. The sum may be x or residual
-    itself, and y too. Of `forward`, the tuple may go on with arrays for the statistics.
+    itself, and y too.
 
 Returns
 -------
@@ -408,7 +354,6 @@ GATE = Part(
 
 #: Options say where 16 bits are rounded between the steps, and what is added to the weight.
 CASTING = Part(
-    reads=read_casting,
     note="""With casting="llama" and 16-bit data, `backward` rounds where the derivative of that
     code does: what reaches the normalised x, the terms of dweight, and with an activation what
     comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.""",
@@ -438,7 +383,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         kind: str,
         *parts: Part,
     ) -> None:
-        call = self._declare(function)
+        self._declare(function)
         self._over, self.kind, self.parts = over, kind, parts
         is_centred = kind == "CentredNorm"
         weights, statistics = (WEIGHTS, STATISTICS) if is_centred else (WEIGHTS[:1], STATISTICS[1:])
@@ -463,14 +408,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         names = {**_merged(parts, "names"), "reduced": "axes"}
         self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(kind)})
         # How many groups there are, follows from what is saved.
-        backward = signature_of(
-            call,
-            ("dy", *data),
-            (*statistics, *weights),
-            but=("num_groups", *front),
-            **_merged(parts, "incoming"),
-        )
-        self._enter_points(backward, besides=statistics)
+        self._enter_points(but=("num_groups",), told=_merged(parts, "incoming"))
 
     def _texts(self) -> str:
         is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
@@ -483,17 +421,16 @@ class NormOp(Quantizes, CachedOp[P, R]):
             added="the variance" if is_centred else "the mean of the squares",
             reference=_LAYER if is_centred else _ROOT,
             error=FAR if is_centred else "; for float64 also",
-            out="".join(part.out for part in self.parts) or _OUT,
+            out="".join(part.out for part in self.parts),
             notes="\n\n".join(part.note for part in self.parts),
         )
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        stand = {n: named[result] for n, result in _merged(self.parts, "stands_for").items()}
-        return super().saved({**named, **stand})
+        return super().saved({**named, "x": named.get("total", named["x"])})
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        made = _merged(self.parts, "stands_for")
-        return tuple(name for name in self.saves if name not in made)
+        found = super().saves_inputs(options)
+        return tuple(n for n in found if n != "x") if "total" in self.results else found
 
     def _shapes(self, call: Call, options: SimpleNamespace, entry: str = "call") -> Rows:
         return self._over(call, options)
@@ -512,12 +449,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
         With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
         ``rstd = 1 / sqrt(variance + eps)``.
 
-        Parameters
-        ----------
-        out : array or tuple, optional
-            As for the call, or a tuple that goes on with arrays for the statistics that are saved;
-            one that is None is allocated. They may not share memory with what is saved.
-
         Notes
         -----
         y is as accurate as the result of the call. It was computed by mean and rstd, which are
@@ -526,7 +457,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
         """
 
     def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[NormOptions[A]]
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -559,9 +490,8 @@ class NormOp(Quantizes, CachedOp[P, R]):
         """
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
-        for part in self.parts:
-            if part.reads is not None:
-                part.reads(entry.where, options)
+        if "casting" in entry.defaults:
+            read_casting(entry.where, options)
 
 
 @float32_under_autocast("cuda")

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple, Unpack
 
 from ..interop import validate
 from ..interop.call import Call
-from .activations import Parameters
+from .activations import FusedKwargs, Parameters
 from .bounds import NormBounds
 from .engine import axes
-from .engine.entry import COMPUTED, DOUBLE, Arg, Entry, Output, untyped
+from .engine.entry import COMPUTED, DOUBLE, REQUIRED, Arg, Entry, Output, signature_of
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.quantized import Quantizes
 from .engine.served import CachedOp
-from .norms import CHANNEL, FAR, RESULT, STATISTICS, TEXTS, WEIGHTS, Rows
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
+from .norms import CHANNEL, FAR, STATISTICS, TEXTS, WEIGHTS, Rows
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
 _RUNNING = ("running_mean", "running_var")
 _SUMS = ("sum_dy", "sum_dy_xhat")
@@ -78,8 +78,8 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     computes_alone = False  # of what it notes of the channels a thread would need its own
 
     def _texts(self) -> str:
-        texts: Any = dict.fromkeys(("batch", "notes"), "")
-        texts |= {"lengths": CHANNEL, "added": "the variance", "error": FAR, "out": RESULT}
+        texts: Any = dict.fromkeys(("batch", "notes", "out"), "")
+        texts |= {"lengths": CHANNEL, "added": "the variance", "error": FAR}
         texts |= {"given": self.given, "rough": self.rough, "order": _ORDER, "reference": _BATCH}
         return TEXTS.format(b=self.bounds, **texts)
 
@@ -124,10 +124,14 @@ class BatchNormOp(ChannelNorm[P, R]):
     )
 
     def __init__(self, function: Callable[P, R]) -> None:
-        self._declare(function)
-        reduce, apply = untyped(self.backward_reduce), untyped(self.backward_apply)
+        call, arrays = self._declare(function), ("dy", "x")
+        but = ("momentum", "eps", "num_batches")
+        others: Any = {"but": (*but, *_RUNNING, "training")}
+        reduce = signature_of(call, arrays, _SAVED, accumulates=False, **others)
+        of_sums = (*STATISTICS, "weight", *_SUMS, "count", "bias")
+        apply = signature_of(call, arrays, of_sums, weight=REQUIRED, **others)
         self._enter_points(
-            besides=STATISTICS,
+            but=but,
             extra=0,
             backward_reduce=self._entry("backward_reduce", reduce, _SUMS, skips=True),
             backward_apply=self._entry("backward_apply", apply, ("dx",)),
@@ -158,22 +162,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_forward")
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        mean: Array,
-        rstd: Array,
-        weight: Array | None = None,
-        bias: Array | None = None,
-        training: bool = False,
-        *,
-        channel_axis: int = 1,
-        activation: ActivationLike = "identity",
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias.
 
@@ -200,20 +189,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         """
 
     def backward_reduce(
-        self,
-        dy: ArrayOrNumber,
-        x: Array,
-        /,
-        mean: Array,
-        rstd: Array,
-        weight: Array | None = None,
-        bias: Array | None = None,
-        *,
-        channel_axis: int = 1,
-        activation: ActivationLike = "identity",
-        out: tuple[Array | None, ...] | None = None,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
+        self, dy: ArrayOrNumber, x: Array, /, *saved: Any, **options: Unpack[FusedKwargs[Array]]
     ) -> tuple[Any, Any]:
         """The first half of `backward` in training: what has to be summed over the whole batch.
 
@@ -253,24 +229,7 @@ class BatchNormOp(ChannelNorm[P, R]):
         now.run("batch_norm_backward", training=True, dweight=sum_dy_xhat, dbias=sum_dy)
 
     def backward_apply(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        mean: Array,
-        rstd: Array,
-        weight: Array | None,
-        sum_dy: Array,
-        sum_dy_xhat: Array,
-        count: float,
-        bias: Array | None = None,
-        *,
-        channel_axis: int = 1,
-        activation: ActivationLike = "identity",
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> A:
         """The second half of `backward` in training.
 
@@ -327,21 +286,7 @@ class NormApply(ChannelNorm[P, R]):
     )
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        mean: Array,
-        rstd: Array,
-        weight: Array | None = None,
-        bias: Array | None = None,
-        *,
-        axis: int,
-        activation: ActivationLike = "identity",
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-        **parameters: Unpack[Parameters],
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
         """The gradients with respect to x, weight and bias, for given mean and rstd.
 
@@ -499,13 +444,6 @@ def norm_apply(
         one.
     axis : int
         The axis of the channels.
-
-    Raises
-    ------
-    TypeError
-        For an array of a dtype narrower than x's.
-    ValueError
-        For an axis out of range, or an array of another shape.
 
     See Also
     --------

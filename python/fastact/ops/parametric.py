@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from .. import _cpu
 from .._cpu import View
 from ..interop import validate
 from .bounds import ParametricBounds
 from .engine import axes
-from .engine.entry import Arg, positional, signature_of
+from .engine.entry import Arg, positional
 from .engine.op import Kernels, P, R, declared
 from .engine.served import CachedOp
-from .types import A, Array, Out, Outs, Stream
+from .types import A, Array, Kwargs, Out, Stream
 
 
 class ParameterAxis(NamedTuple):
@@ -62,7 +62,7 @@ class ParametricOp(CachedOp[P, R]):
             {"bias": self.parameter, "dbias": self.gradients[1]},
             {"which": which, "parameters": ()},
         )
-        self._enter_points(signature_of(call, ("dy", *self.saves)))
+        self._enter_points()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> ParameterAxis:
         like, data = next(iter(call.views.items()))
@@ -83,32 +83,18 @@ class ParametricOp(CachedOp[P, R]):
         return ParameterAxis(axis, shape[axis : axis + 1], False)
 
     def backward(
-        self,
-        dy: A,
-        x: A,
-        /,
-        *saved: Array,
-        channel_axis: int = 1,
-        out: Outs[Array] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: A, x: A, /, *saved: Array, **options: Unpack[Kwargs[A]]
     ) -> tuple[Any, Any]:
         """The gradients with respect to x and to the parameter, in one pass over the data.
 
         dx is dy times the derivative of the activation by x, and the parameter's gradient the sum
         of dy times the derivative by the parameter, over all elements that it meets.
 
-        Parameters
-        ----------
-        out : tuple of two arrays or None, optional
-            Where to write dx, which may be dy or x itself, and the parameter's gradient; one that
-            is None is not computed (dx is, into memory of the call's own).
-
         Notes
         -----
         The products of dy are rounded, and dx then to x's dtype. The terms of the sum are added in
         double: with their own errors it is within 2**-46 of the sum of their magnitudes, and 0.5
-        ULP.
+        ULP. Where dx is not wanted, it is computed into memory of the call's own.
         """
 
 
@@ -133,14 +119,6 @@ def prelu(
         one.
     channel_axis : int, default 1
         The axis of the channels: 1 for NCHW, -1 for channels last. A single slope needs none.
-
-    Raises
-    ------
-    TypeError
-        For a weight narrower than x.
-    ValueError
-        For an axis out of range, a weight of another length, or an `out` that shares memory with
-        weight.
 
     See Also
     --------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from .. import _cpu
 from .._cpu import View
@@ -34,7 +34,6 @@ from .engine.reductions import (
     INTEGERS,
     TEXTS,
     AxisSum,
-    OverOf,
     PlainSum,
     fill,
     is_weighted,
@@ -46,7 +45,7 @@ from .engine.reductions import (
 from .engine.served import CachedOp
 from .engine.weighting import SAVED, by_groups, places_of
 from .moments import FIELDS, Moments
-from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Stream
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
 MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
@@ -244,10 +243,11 @@ class StatisticsOp(CachedOp[P, R]):
 
 
 class PairOp(StatisticsOp[P, R]):
-    """A mean and what becomes of m2, and backward by the gradients of both."""
+    """Mean and variance, or mean and m2, and backward by the gradients of both."""
 
     family = "reductions"
     bounds = MOMENT_BOUNDS
+    results: tuple[str, ...] = ("mean", "var")
 
     def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function)
@@ -260,31 +260,20 @@ class PairOp(StatisticsOp[P, R]):
     def _texts(self) -> str:
         return TEXTS.format(data="x", called="moments", nothing="", reference=VARIANCES)
 
+    def _gives(self) -> str:
+        return f"dx, for a tuple of the gradients of {' and '.join(self.results)}"
+
     def _takes_weights(self, now: Execution) -> bool:
         is_narrow = now.views["x"].itemsize < 4
         return super()._takes_weights(now) or (is_narrow and self._skips(now))
-
-
-class MeanVar(PairOp[P, R]):
-    """Mean and variance, in x's dtype."""
-
-    results = ("mean", "var")
 
     def backward(
         self,
         dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
         x: A,
         /,
-        weights: Array | None = None,
-        where: ArrayOrNumber | None = None,
-        axis: Axes = None,
-        *,
-        dtype: DType = None,
-        correction: float = 0,
-        keepdims: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        *saved: Any,
+        **options: Unpack[Kwargs[A]],
     ) -> A:
         """The gradient with respect to x.
 
@@ -292,27 +281,30 @@ class MeanVar(PairOp[P, R]):
         var = sum((x - mean)**2) / (n - correction) the mean depends on x too, but what comes by way
         of it is 0, for the distances from the mean add up to 0. With weights w of sum W it is ``w *
         (dmean / W + 2 * dvar * (x - mean) / (W - correction))``, and 0 where an element does not
-        count; weights have no gradient here (`average` has).
+        count; weights have no gradient here (`average` has). Of `moments`, dm2 takes the place of
+        dvar, and nothing is divided by n - correction: ``dx = dmean / n + 2 * dm2 * (x - mean)``.
 
         Parameters
         ----------
         dy : tuple of two arrays, floats or None
-            The gradients dmean and dvar with respect to mean and variance, of their shape and of
-            x's dtype; None for 0.
+            The gradients with respect to the results, (dmean, dvar) or (dmean, dm2), of their shape
+            and of x's dtype; None for 0.
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, of three of float64).
+            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
+        skipna : bool, default False
+            As given to `forward`. Elements that were skipped have a gradient of 0.
         out : array, optional
-            Where to write dx; it may be x itself, but with weights, a mask or `dtype`, and share no
-            memory with a gradient.
+            Where to write dx; it may be x itself, but with weights, a mask, `skipna` or `dtype`,
+            and share no memory with a gradient.
 
         Notes
         -----
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
         its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
-        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction); then one rounding
-        to x's dtype.
+        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction), or 2 abs(dm2);
+        then one rounding to x's dtype.
         """
 
 
@@ -372,100 +364,39 @@ class MomentsOp(PairOp[P, R]):
             )
         return super().models(named)
 
-    def backward(
-        self,
-        dy: tuple[ArrayOrNumber | None, ArrayOrNumber | None],
-        x: A,
-        /,
-        weights: Array | None = None,
-        where: ArrayOrNumber | None = None,
-        by: Array | None = None,
-        axis: Axes = None,
-        *,
-        skipna: bool = False,
-        groups: int | None = None,
-        keepdims: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
-        """The gradient with respect to x.
-
-        ``dx = dmean / n + 2 * dm2 * (x - mean)``, of n elements a mean. In m2 = sum((x - mean)**2)
-        the mean depends on x too, but what comes by way of it is 0, for the distances from the mean
-        add up to 0. With weights of sum W, ``dx = w * (dmean / W + 2 * dm2 * (x - mean))``, and 0
-        where an element does not count; weights have no gradient here (`average` has).
-
-        Parameters
-        ----------
-        dy : tuple of two arrays, floats or None
-            The gradients dmean and dm2 with respect to mean and m2, of their shape and of x's
-            dtype; None for 0.
-        x : array
-            What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
-            two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
-        skipna : bool, default False
-            As given to `forward`. Elements that were skipped have a gradient of 0.
-        out : array, optional
-            Where to write dx; it may be x itself, but for `skipna`, `weights` and `where`, and
-            share no memory with a gradient.
-
-        Notes
-        -----
-        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
-        its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
-        float64 of the largest abs(x) more, times 2 abs(dm2); then one rounding to x's dtype.
-        """
-
 
 def _counts(options: Any) -> bool:
     """Whether some elements count less than once, or more, or each for a group."""
     return options.skipna or any(getattr(options, name) is not None for name in SAVED)
 
 
-class TermSum(AxisSum[P, R]):
-    """A sum of a term t(x) over the axes `axis`, whose gradient needs x."""
+class SquareSum(AxisSum[P, R]):
+    """A sum of squares over axes, whose gradient needs x, and comes in the same call, too."""
 
     family = "reductions"
-    outs: Mapping[str, Output] = records(y=Output(shape="shape", dtype=TOLD))
+    term = _cpu.TERMS.index("square")
+    kernels = Kernels(
+        {"backward": "sum_backward"}, numbers={**AxisSum.kernels.numbers, "term": term}
+    )
+    outs = records(
+        y=Output(shape="shape", dtype=TOLD),
+        value=Output(shape="shape"),
+        grad=Output(in_place=True),
+    )
 
-    def __init__(self, function: Callable[P, R], term: str, over: OverOf) -> None:
+    def __init__(self, function: Callable[P, R]) -> None:
         call = self._declare(function)
-        self._over = over
-        self._sums(_cpu.TERMS.index(term), {"backward": "sum_backward"}, {})
+        self._over = over_axes
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        self._enter_points()
+        both = self._entry("value_and_grad", untyped(self.value_and_grad), ("value", "grad"))
+        self._enter_points(value_and_grad=both)
 
-    def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        where: ArrayOrNumber | None = None,
-        by: Array | None = None,
-        axis: Axes = None,
-        *,
-        dtype: DType = None,
-        groups: int | None = None,
-        keepdims: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
+    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x.
 
-        ``dx = dy * t'(x)``, with dy repeated along the axes that were summed over: each element
-        adds its term t(x) to one element of the sum alone. Of `sum_squares` it is ``2 * x * dy``.
-
-        Parameters
-        ----------
-        where : array of bool, or bool, optional
-            What `forward` saved. Elements that were left out have a gradient of 0.
-        by : array of int, optional
-            What `forward` saved. Elements of no group have a gradient of 0.
-        out : array, optional
-            Where to write dx; it may be x itself, but not share memory with dy or with `where`.
+        ``dx = 2 * x * dy``, with dy repeated along the axes that were summed over: each element
+        adds its square to one element of the sum alone. Elements that were left out, or are of no
+        group, have a gradient of 0.
 
         Returns
         -------
@@ -483,23 +414,6 @@ class TermSum(AxisSum[P, R]):
         elif now.views["x"].size:
             dy = over_x(now, now.seen("dy"))
             weighted_gradient(now, now.view("dx"), dy=dy, term=self.term)
-
-
-class SquareSum(TermSum[P, R]):
-    """A sum of squares, which has its gradient in the same call, too."""
-
-    outs = records(
-        **TermSum.outs,
-        value=Output(shape="shape"),
-        grad=Output(in_place=True),
-    )
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        super().__init__(function, "square", over_axes)
-
-    def _enter_points(self, *args: Any, **others: Any) -> None:
-        both = self._entry("value_and_grad", untyped(self.value_and_grad), ("value", "grad"))
-        super()._enter_points(*args, value_and_grad=both, **others)
 
     def _shapes(self, call: Any, options: Any, entry: str = "call") -> Over:
         if entry != "value_and_grad":
@@ -668,7 +582,7 @@ def sum_squares(
     """
 
 
-@declared(MeanVar)
+@declared(PairOp)
 def mean_var(
     x: A,
     /,
@@ -717,9 +631,6 @@ def mean_var(
     largest float64 is infinite. Terms are added up in the order of `fastact.sum`, with its promise
     of the same bits. A weight that is negative or not finite makes
     NaN, and a RuntimeWarning says so.
-
-    `mean_var.forward` saves ``(x, weights, where)``; `mean_var.backward` takes a tuple of the
-    gradients of mean and variance, and gives dx.
 
     Examples
     --------
@@ -798,9 +709,6 @@ def moments(
     Weights are frequencies: the moments are as if each element of x were repeated so often, and
     merge with others as any do. A weight that is negative or not finite makes NaN, and a
     RuntimeWarning says so.
-
-    `moments.forward` saves ``(x, weights, where, by)``; `moments.backward` takes a tuple of the
-    gradients of mean and m2, and gives dx.
 
     Examples
     --------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Signature
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from .. import _cpu
 from .._cpu import View
@@ -16,14 +16,14 @@ from ..interop import handlers, validate
 from ..interop.validate import Only, Role
 from .bounds import NormRotaryBounds, RotaryBounds
 from .engine import axes
-from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional, signature_of
+from .engine.entry import ANY, COMPUTED, Arg, Entry, Output, positional
 from .engine.execute import Execution, execute
 from .engine.fused import IDENTITY
 from .engine.op import Kernels, P, R, declared, records
 from .engine.parts import Part, Parts, cut, for_each, part_of, threads_of
 from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
-from .types import A, Array, ArrayOrNumber, Casting, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Casting, Kwargs, Out, Stream
 
 #: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
 _ANGLE = Role(dtype="wide_enough", array=True)
@@ -160,25 +160,12 @@ class Rotary(Turning[P, R]):
                 for of, y, dy in names
                 for made, like in ((y, of), (f"backward.d{of}", dy))
             }
-        self._enter_points(signature_of(call, incoming, self.saves))
+        self._enter_points(*incoming)
 
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
-    def backward(
-        self,
-        dy: A,
-        /,
-        cos: Array,
-        sin: Array,
-        positions: Array | None = None,
-        *,
-        axis: int = -1,
-        interleaved: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
+    def backward(self, dy: A, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x: dy, turned back by the same angles.
 
         ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x
@@ -262,13 +249,13 @@ _PART = 1 << 15
 
 
 class NormedPairs(NamedTuple):
-    """The normalization rows of a call, which lie along the axis of the pairs, and these.
+    """The pairs of a call, and its normalization rows, which lie along the axis of the pairs.
 
-    statistics, parameter : the shapes of rstd and of the weight. The others are as `Rows` and
-    `Pairs` have them.
+    pairs, rows : as `Pairs` has them; the others are those of the normalization rows.
     """
 
     of: Pairs
+    normed: Rows
     pairs: tuple[int, ...]
     rows: tuple[int, ...]
     axes: tuple[int, ...]
@@ -276,16 +263,9 @@ class NormedPairs(NamedTuple):
     statistics: tuple[int, ...]
     parameter: tuple[int, ...]
 
-    @property
-    def normed(self) -> Rows:
-        """The rows alone, as of a norm without a rotary embedding."""
-        (axis,), shape = self.axes, list(self.statistics)
-        shape[axis] = self.parameter[0]
-        return Rows(tuple(shape), self.axes, self.of_parameter, self.statistics, self.parameter)
-
     def seen_parameter(self, view: View) -> View:
         """The weight or its gradient with the axes of x."""
-        return view.with_axes(axes.others(self.axes, len(self.statistics)))
+        return self.normed.seen_parameter(view)
 
 
 class NormRotary(Turning[P, R]):
@@ -311,29 +291,15 @@ class NormRotary(Turning[P, R]):
         names={"reduced": "axes"},
     )
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self._declare(function)
-        self._enter_points(besides=("rstd",))
-
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         read_casting(entry.where, options)
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> NormedPairs:
         of: Pairs = super()._shapes(call, options)
-        shape = tuple(call.views["x"].shape)
-        along = (of.axis,)
-        statistics = axes.reduced(shape, along, keepdims=True)
-        parameter = (shape[of.axis],)
-        return NormedPairs(of, of.pairs, of.rows, along, along, statistics, parameter)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        Parameters
-        ----------
-        out : array or tuple, optional
-            As for the call, or a tuple of an array for y and one for rstd.
-        """
+        along, shape = (of.axis,), tuple(call.views["x"].shape)
+        statistics, parameter = axes.reduced(shape, along, keepdims=True), (shape[of.axis],)
+        rows = Rows(shape, along, along, statistics, parameter)
+        return NormedPairs(of, rows, of.pairs, of.rows, along, along, statistics, parameter)
 
     def _run_forward(self, now: Execution) -> None:
         x, y, rstd = now.views["x"], now.view("y"), now.view("rstd")
@@ -351,24 +317,7 @@ class NormRotary(Turning[P, R]):
         for_each(now.call, parts, threads, work)
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        /,
-        rstd: Array,
-        cos: Array,
-        sin: Array,
-        weight: Array | None = None,
-        positions: Array | None = None,
-        *,
-        axis: int = -1,
-        eps: float = 1e-6,
-        weight_offset: float | None = None,
-        casting: Casting = "exact",
-        interleaved: bool = False,
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> tuple[A | None, Array | None]:
         """The gradients with respect to x and weight.
 
@@ -443,8 +392,6 @@ def rotary(
         (batch, seq, heads, d) they are (seq, 1, d / 2). They have no gradient.
     axis : int, default -1
         The axis of the pairs.
-    interleaved : bool, default False
-        A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
     positions : array, optional
         Of int32 or int64: which row of cos and sin, now tables of shape (rows, d / 2), an element's
         angles are in. They broadcast to x's shape without `axis`: (seq,), or (batch, 1, seq).
@@ -542,12 +489,8 @@ def rms_norm_rotary(
         The axis of the pairs, and of the norm.
     eps : float, default 1e-6
         Added to the mean of the squares; not negative.
-    weight_offset : float, optional
-        Added to the weight, in the type in which x is computed; by default 0, with "gemma" 1.
     casting : {"exact", "llama", "gemma"}, default "exact"
         Where the norm rounds, as `rms_norm` has it.
-    interleaved : bool, default False
-        A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
     positions : array, optional
         Of int32 or int64: which row of cos and sin, now tables, an element's angles are in.
 

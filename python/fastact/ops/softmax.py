@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from .. import _cpu
 from .._cpu import View
@@ -21,7 +21,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -36,13 +36,6 @@ scale : float
 mask : array, float or bool, optional
     It broadcasts to x's shape: of bool, True where an element takes part; else numbers of any dtype
     that are added to it, integers too. It has no gradient.
-keepdims : bool
-    Leave the axes that were reduced in the result, with length 1.
-
-Returns
--------
-array
-    The result y, of x's shape, dtype and framework.
 
 Raises
 ------
@@ -51,8 +44,7 @@ TypeError
     sink: a sink of another dtype than x's or a wider one
 ValueError
     mask: a mask that does not broadcast to x's shape
-    scale: an axis out of range or named twice
-    axis: a scale that is not finite
+    scale: a scale that is not finite
     sink: a sink that does not broadcast to the rows
     softcap: a softcap that is not above zero, or not finite
 
@@ -68,33 +60,6 @@ Notes
 The result for a row does not depend on the other rows, nor on strides, layout or the number of
 threads; with several axes elements are in the order of the axes.
 """
-
-
-class RowFunction(CachedOp[P, R]):
-    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
-
-    family = "softmax"
-    makes: Mapping[str, Any] = records()  # outputs besides, for `_enter_points`
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        self._declare(function)
-        numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
-        self.kernels = self.kernels._replace(numbers=numbers)
-        self.bounds = SoftmaxBounds(self.name)
-        if self.name in _cpu.SECOND_KINDS:
-            self._is(second=_cpu.SECOND_KINDS.index(self.name))
-        self._enter_points(**self.makes)
-
-    def _texts(self) -> str:
-        return _TEXTS
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and the tuple that `backward` needs.
-
-        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
-        where it is rounded to the dtype in which x is computed. Its `out` may be a tuple that goes
-        on with arrays of that dtype for lse and rest; one that is None is allocated.
-        """
 
 
 class WithSinks(NamedTuple):
@@ -114,24 +79,45 @@ class WithSinks(NamedTuple):
         return view.with_axes(tuple(lacked)).with_axes(self.axes)
 
 
-class ByValue(RowFunction[P, R]):
-    """A function of rows whose value has the shape of x, and is what its gradient needs."""
+class RowFunction(CachedOp[P, R]):
+    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
 
-    saves: tuple[str, ...] = ("y",)
+    family = "softmax"
+    saves: tuple[str, ...] = ("y",)  # the value, where its gradient needs no more
     kernels = Kernels({"forward": "softmax_forward", "backward": "softmax_backward"})
+    makes: Mapping[str, Any] = records()  # for `_enter_points`
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._declare(function)
+        numbers = {"softcap": 0.0, "kind": _cpu.SOFTMAX_KINDS.index(self.name)}
+        self.kernels = self.kernels._replace(numbers=numbers)
+        self.bounds = SoftmaxBounds(self.name)
+        if self.name in _cpu.SECOND_KINDS:
+            self._is(second=_cpu.SECOND_KINDS.index(self.name))
+        self._enter_points(**self.makes)
+
+    def _texts(self) -> str:
+        return _TEXTS
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
         shape = next(iter(call.views.values())).shape
         over = axes.axes(call.where, options.axis, len(shape))
         sink = call.views.get("sink")
         own = () if sink is None else tuple(sink.shape)
         return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """Return what calling the op gives, and the tuple that `backward` needs.
 
-class SoftmaxOp(ByValue[P, R]):
+        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
+        where it is rounded to the dtype in which x is computed. Both are of that dtype.
+        """
+
+
+class SoftmaxOp(RowFunction[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
-    makes = records(extra=1, unasked=1)
+    makes = records(told={"share": None, "x": None}, unasked=1)
     saves = ("y", "sink", "share", "x")
     gradients = ("dx", "dsink")
     args = records(
@@ -144,16 +130,9 @@ class SoftmaxOp(ByValue[P, R]):
         dsink=Output("sink", shape="sink"),
     )
 
-    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        makes = entry == "forward" and getattr(options, "sink", None) is not None
-        return (*self.results, "share") if makes else super().outputs_of(entry, options)
-
-    def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        is_capped = getattr(options, "softcap", None)
-        return self.saves if is_capped else tuple(n for n in self.saves if n != "x")
-
-    def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        return super().saved(named if named.get("softcap") else {**named, "x": None})
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        lacks = () if named.get("softcap") else ("x",)
+        return lacks if named.get("sink") is not None else (*lacks, "share")
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
         where = entry.where
@@ -191,20 +170,7 @@ class SoftmaxOp(ByValue[P, R]):
         now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        y: A,
-        /,
-        sink: Array | None = None,
-        share: Array | None = None,
-        x: A | None = None,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        softcap: float | None = None,
-        out: Outs[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -237,20 +203,11 @@ class SoftmaxOp(ByValue[P, R]):
         """
 
 
-class LogSoftmaxOp(ByValue[P, R]):
+class LogSoftmaxOp(RowFunction[P, R]):
     """The logarithm of softmax."""
 
     def backward(
-        self,
-        dy: ArrayOrNumber,
-        y: A,
-        /,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> Any:
         """The gradient with respect to x, from the result.
 
@@ -270,8 +227,8 @@ class LogSoftmaxOp(ByValue[P, R]):
 class LogSumExp(RowFunction[P, R]):
     """A function of rows that gives one number a row: `logsumexp`."""
 
-    makes = records(besides=("lse", "rest"))
     saves = ("x", "mask", "lse", "rest")
+    makes = records(front=saves)
     outs = records(
         y=Output(shape="shape"),
         **dict.fromkeys(("lse", "rest"), Output(shape="shape", dtype=COMPUTED)),
@@ -289,32 +246,12 @@ class LogSumExp(RowFunction[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
-    def backward(
-        self,
-        dy: ArrayOrNumber,
-        x: A,
-        mask: ArrayOrNumber | None,
-        lse: Array,
-        rest: Array | None,
-        /,
-        axis: RowAxes = -1,
-        *,
-        scale: float = 1.0,
-        keepdims: bool = False,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
-    ) -> A:
+    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x.
 
         ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
         softmax. A rest of None is 0. In a row in which nothing takes part dx is 0. The mask has no
         gradient.
-
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dx; it may be x.
 
         Notes
         -----
@@ -371,13 +308,10 @@ class CrossEntropy(CachedOp[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._declare(function)
-        self._enter_points(extra=2)
+        self._enter_points("dloss", front=self.saves, extra=2)
 
-    def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        if entry != "forward":
-            return super().outputs_of(entry, options)
-        makes = ("loss", "lse", "rest")
-        return makes if options.reduction == "none" else (*makes, "divisor")
+    def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("divisor",) if named.get("reduction") == "none" else ()
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> LossPlan:
         where, shape = call.where, call.views["logits"].shape
@@ -402,19 +336,12 @@ class CrossEntropy(CachedOp[P, R]):
 
         ``loss, saved = op(...), (logits, target, weight, lse, rest, divisor)``.
 
-        Parameters
-        ----------
-        out : array or tuple, optional
-            As for the call, or a tuple that goes on with arrays for lse and rest, which are saved,
-            of the losses' shape, in the dtype in which logits are computed; one that is None is
-            allocated.
-
         Returns
         -------
         saved : tuple
-            The arrays of the call; lse, logsumexp of the logits; rest, what its rounding left; and
-            the divisor of the sum of the losses, None without a reduction. Arrays are not copied:
-            do not change them before `backward`.
+            The arrays of the call; lse, logsumexp of the logits, and rest, what its rounding left,
+            in the dtype in which logits are computed; and the divisor of the sum of the losses,
+            None without a reduction. Arrays are not copied: do not change them before `backward`.
         """
 
     def _run_forward(self, now: Execution) -> None:
@@ -452,35 +379,13 @@ class CrossEntropy(CachedOp[P, R]):
         return found
 
     def backward(
-        self,
-        dloss: ArrayOrNumber,
-        logits: A,
-        target: Array,
-        weight: Array | None,
-        lse: Array,
-        rest: Array | None,
-        divisor: Array | None,
-        /,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        reduction: str = "mean",
-        axis: int | None = None,
-        out: Out[A] = None,
-        accumulate: bool = False,
-        stream: Stream = None,
+        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 
         ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t *
         weight)``, with ``p = exp(logits - lse - rest)`` and the smoothed target t; 0 where
         the target is ignored. Target and weight have no gradients.
-
-        Parameters
-        ----------
-        out : array, optional
-            Where to write dlogits; it may be logits itself.
 
         Raises
         ------
@@ -663,9 +568,6 @@ def logsumexp(
     ----------
     axis : int or tuple of int, default -1
         The axes to reduce.
-    out : array, optional
-        Where to write y, which may not share memory with x. Of `forward`, also a tuple that goes on
-        with arrays for lse and rest, which are saved.
 
     Returns
     -------
@@ -748,9 +650,6 @@ def cross_entropy(
         weights of the targets that count; for probabilities, by the number of rows.
     axis : int, optional
         Of the classes; by default 1, or 0 where logits have one axis. Language models have it last.
-    out : array, optional
-        Where to write the loss, which may share memory with no input. Of `forward`, also a tuple
-        that goes on with arrays for lse and rest, which are saved.
 
     Returns
     -------

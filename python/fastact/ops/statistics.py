@@ -7,11 +7,11 @@ grows with x, and values far from 0 lose no digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from . import reductions
 from .bounds import StatisticBounds
-from .engine.entry import TOLD, Output, signature_of
+from .engine.entry import TOLD, Output
 from .engine.execute import Execution
 from .engine.op import P, R, Traits, called_as, declared, records
 from .engine.reductions import (
@@ -30,13 +30,14 @@ from .engine.reductions import (
 )
 from .engine.weighting import SAVED
 from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
-from .types import A, Array, ArrayOrNumber, Axes, DType, Out, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Stream
 
 #: Further words that the docstrings of all statistics share.
 _TEXTS = """
 
 See Also
 --------
+{other} : {elements}.
 mean_var : Mean and variance in one read.
 moments : Mean and m2 in float64, which merge with others.
 
@@ -126,12 +127,9 @@ class AxisStatistic(StatisticsOp[P, R]):
         self.results = (of,)
         self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
-        arrays = self.differentiated
-        either = [name for name in (*self.saves, "axis") if name not in arrays]
         made = Output(shape="shape", dtype=TOLD)
         self.outs = {**self.outs, **dict.fromkeys((of, "count"), made)}
-        backward = signature_of(call, ("dy", *arrays), either, but=("returned", "initial"))
-        self._enter_points(backward)
+        self._enter_points(front=self.differentiated, but=("returned", "initial"))
 
     def _texts(self) -> str:
         kind, skips = _KINDS[self.of], self.skips
@@ -150,6 +148,8 @@ class AxisStatistic(StatisticsOp[P, R]):
             data="x", called=kind.called, nothing=nothing, reference=reference
         ) + _TEXTS.format(
             kind=kind,
+            other=self.of if skips else f"nan{self.of}",
+            elements="Of all elements" if skips else "Of the elements that are not NaN",
             infinite="Infinities" if skips else "Infinities and NaN",
             same_bits=without_nan if skips and self.of != "mean" else "",
             no_warning="On a GPU there is no warning." if kind.warning else "",
@@ -163,7 +163,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         found = super().outputs_of(entry, options)
         return (*found, "count") if getattr(options, "returned", False) else found
 
-    def backward(self, dy: ArrayOrNumber, x: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def backward(self, dy: ArrayOrNumber, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient with respect to x.
 
         Of n elements that count: a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
@@ -179,8 +179,6 @@ class AxisStatistic(StatisticsOp[P, R]):
             What `forward` saved. Its moments are computed anew: for that, memory of up to three
             arrays of the statistic's shape is taken (for 16-bit data, with weights and with a mask,
             of float64).
-        out : array, optional
-            Where to write dx; it may be x itself, but not share memory with dy.
 
         Notes
         -----
@@ -204,9 +202,7 @@ class Average(AxisStatistic[P, R]):
     def _takes_weights(self, now: Execution) -> bool:
         return True
 
-    def backward(
-        self, dy: ArrayOrNumber, x: Any, weights: Array | None, /, *args: Any, **kwargs: Any
-    ) -> Any:
+    def backward(self, dy: ArrayOrNumber, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradients with respect to x and to the weights.
 
         With weights w of sum W and the average y, ``dx = dy * w / W`` and
@@ -218,8 +214,6 @@ class Average(AxisStatistic[P, R]):
         x, weights : array
             What `forward` saved. The average is computed anew: for that, memory of two arrays of
             its shape and float64 is taken, and where the weights repeat, of one of x's shape.
-        out : tuple of two arrays, optional
-            Where to write the gradients; one that is None is not computed.
 
         Returns
         -------
@@ -282,10 +276,6 @@ def mean(
 
     ``y = np.mean(x, axis)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    nanmean : Of the elements that are not NaN.
-
     Examples
     --------
     >>> fa.mean(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1)
@@ -321,8 +311,6 @@ def average(
     returned : bool, default False
         Return the sum of the weights, too, as np.average does: the number of elements without any.
         A call that torch's or JAX's gradients record must not ask for it.
-    out : array, optional
-        Where to write y; it may share memory neither with x nor with the weights.
 
     Returns
     -------
@@ -335,7 +323,6 @@ def average(
     See Also
     --------
     mean : The same; weights have no gradient there.
-    nanmean : Of the elements that are not NaN.
 
     Examples
     --------
@@ -372,10 +359,6 @@ def var(
 
     ``y = np.var(x, axis, ddof=correction)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    nanvar : Of the elements that are not NaN.
-
     Examples
     --------
     >>> fa.var(np.array([[1.0, 3.0], [4.0, 4.0]]), axis=1, correction=1)
@@ -394,10 +377,6 @@ def std() -> None:
     """Standard deviation over axes.
 
     ``y = np.std(x, axis, ddof=correction)``, accumulated in double, in one read of x.
-
-    See Also
-    --------
-    nanstd : Of the elements that are not NaN.
 
     Examples
     --------
@@ -418,10 +397,6 @@ def nansum() -> None:
 
     ``y = np.nansum(x, axis)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    sum : Of all elements.
-
     Examples
     --------
     >>> fa.nansum(np.array([[1.0, np.nan], [4.0, 4.0]]), axis=1)
@@ -439,10 +414,6 @@ def nanmean() -> None:
 
     ``y = np.nanmean(x, axis)``, accumulated in double, in one read of x.
 
-    See Also
-    --------
-    mean : Of all elements.
-
     Examples
     --------
     >>> fa.nanmean(np.array([[1.0, np.nan], [4.0, 6.0]]), axis=1)
@@ -459,10 +430,6 @@ def nanvar() -> None:
     """Variance over axes of the elements that are not NaN.
 
     ``y = np.nanvar(x, axis, ddof=correction)``, accumulated in double, in one read of x.
-
-    See Also
-    --------
-    var : Of all elements.
 
     Examples
     --------
@@ -482,10 +449,6 @@ def nanstd() -> None:
     """Standard deviation over axes of the elements that are not NaN.
 
     ``y = np.nanstd(x, axis, ddof=correction)``, accumulated in double, in one read of x.
-
-    See Also
-    --------
-    std : Of all elements.
 
     Examples
     --------

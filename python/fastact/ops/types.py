@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+)
 
 if TYPE_CHECKING:
     from .activations import Activation
@@ -42,3 +52,65 @@ ActivationLike: TypeAlias = "str | Activation[..., Any]"
 
 #: The places at which a root-mean-square norm rounds.
 Casting: TypeAlias = Literal["exact", "llama", "gemma"]
+
+
+class Kwargs(TypedDict, Generic[A], total=False):
+    """Saved arrays and options that `backward` takes by keyword, each op some of them."""
+
+    activation: ActivationLike
+    axis: Axes
+    bias: Array | None
+    by: Array | None
+    c: Array | None
+    c_prev: ArrayOrNumber
+    casting: Casting
+    channel_axis: int
+    correction: float
+    cos: Array
+    count: float
+    ddof: float | None
+    dtotal: ArrayOrNumber | None
+    dtype: DType
+    eps: float
+    gate: str
+    gate_first: bool
+    gates: Array
+    group_size: int | None
+    groups: int | None
+    h_prev: ArrayOrNumber
+    ignore_index: int
+    interleaved: bool
+    keepdims: bool
+    label_smoothing: float
+    limit: float | None
+    mean: Array
+    offset: SupportsIndex | float
+    order: str
+    p: float
+    positions: Array | None
+    recompute: bool
+    recurrent: Array | None
+    recurrent_bias: Array | None
+    reduction: str
+    residual: ArrayOrNumber | None
+    rstd: Array
+    scale: float
+    seed: SupportsIndex
+    share: Array | None
+    sin: Array
+    sink: Array | None
+    skipna: bool
+    softcap: float | None
+    sum_dy: Array
+    sum_dy_xhat: Array
+    training: bool
+    weight: Array | None
+    weight_offset: float | None
+    weights: Array | None
+    where: ArrayOrNumber | None
+    x: A | None
+    x_dtype: DType
+    z_loss: float
+    out: Out[A] | Outs[Array]
+    accumulate: bool
+    stream: Stream

@@ -34,19 +34,50 @@ Parameters
     Of float16, bfloat16, float32 or float64; any shape and strides.
 activation : str or op
     The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
+residual : array, or Python scalar
+    Of {data}'s shape and dtype.
+p : float
+    The probability that an element of {data} is dropped, from 0 to 1.
+seed : int
+    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+weight_offset : float, optional
+    Added to the weight, in the type in which {data} is computed; by default 0, with "gemma" 1.
+interleaved : bool
+    A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
+keepdims : bool
+    Leave the axes that were reduced in the result, with length 1.
 out : array, optional
-    Where to write y; it may be {data} itself.
+    Where to write {result}; it {may_be}.
 accumulate : bool
     Add the sum to `out`, before it is rounded, instead of overwriting it.
 stream : optional
     For arrays on a GPU: the stream to work on.
 **parameters : float or str
-    The activation's own parameters, by keyword.
+    The activation's own parameters, by keyword, the same for `forward` and `backward`.
 
 Returns
 -------
 array
     The result, of {data}'s shape, dtype and framework.
+"""
+
+RAISES = """
+TypeError
+    axis: an axis that is no integer
+    weight: a weight narrower than {data}
+    bias: a bias narrower than {data}
+    parameters: a keyword that the activation does not have
+    seed: a seed or an offset that is no integer
+ValueError
+    axis: an axis out of range or named twice
+    channel_axis: an axis out of range
+    weight: a weight of another shape
+    bias: a bias of another shape
+    residual: a residual of another shape
+    activation: an unknown activation
+    eps: a negative eps
+    casting: another casting
+    seed: a p, a seed or an offset out of range
 """
 
 SAVES = "`{name}.forward` saves ``({saves})``; `{name}.backward` gives {gives}."
@@ -61,21 +92,13 @@ Parameters
 ----------
 accumulate : bool
     Add {gradients} to `out` instead of overwriting it.
-stream : optional
-    For arrays on a GPU: the stream to work on.
-**parameters : float or str
-    The activation's own parameters, as given to `forward`.
 """
 
 FORWARD = """
 Parameters
 ----------
 out : {out}, optional
-    As for the call{apart}.
-stream : optional
-    For arrays on a GPU: the stream to work on.
-**parameters : float or str
-    The activation's own parameters, by keyword.
+    As for the call{more}{apart}.
 
 Returns
 -------
@@ -96,7 +119,7 @@ INCOMING = """
 
 OUT = """
 out : {out}, optional
-    {where} may be {incoming} or {data} itself.
+    {where} {may_be}.
 """
 
 SECOND = """
@@ -168,7 +191,7 @@ def of_call(op: Any, own: str | None) -> str | None:
             **written,
             "Parameters": _in_order(_entries(written.get("Parameters", "")), parameters, taken),
             "Returns": _merged("Returns", written, {**standard, **of_family}),
-            "Raises": _merged("Raises", written, of_family),
+            "Raises": "\n".join(sorted(_entries(_merged("Raises", written, of_family)).values())),
             "See Also": _in_order(others, of_others, (n for names in all_others for n in names)),
             "References": written.get("References") or of_family.get("References", ""),
             "Notes": "\n\n".join(filter(None, map(str.strip, notes))),
@@ -179,10 +202,31 @@ def of_call(op: Any, own: str | None) -> str | None:
 
 def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of all ops, and those of the op's family, by sections."""
-    taken = op.__signature__.parameters
-    return tuple(  # type: ignore[return-value]
-        _standard(text, taken) for text in (CALL.format(data=next(iter(taken))), op._texts())
-    )
+    taken, result = op.__signature__.parameters, op.results[0]
+    may_be, data = _may_be(op.entry_points["call"], result), next(iter(taken))
+    call = CALL.format(data=data, result=_named(result), may_be=may_be)
+    return _standard(call, taken), _standard(op._texts(), taken, RAISES.format(data=data).strip())
+
+
+def _may_be(entry: Any, output: str) -> str:
+    """Say which of the arrays that a call reads an output may be, and that it meets no other."""
+    made = entry.output(output)
+    like = [n for n in entry.taken if n in entry.free and entry.seen(n) == made.seen]
+    if not (made.in_place and like):
+        return "may share no memory with what is read"
+    others = [name for name in entry.taken if name not in like]
+    apart = f", and share no memory with {_listed(others)}" if others else ""
+    return f"may be {_listed(like)} itself{apart}"
+
+
+def _named(result: str) -> str:
+    """Give a result's name in a sentence: one that is no word has no article."""
+    return result if len(result) == 1 or result.startswith("d") else f"the {result}"
+
+
+def _listed(names: list[str], word: str = "or") -> str:
+    *others, last = names or [""]
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def method_of(op: Any, entry: str) -> Any:
@@ -198,7 +242,9 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
     entry = op.entry_points[name]
     taken = entry.signature.parameters
     standard = _standard(_standard_of_entry(op, entry, call["Returns"]), taken)
+    of_call = _entries(call["Parameters"])
     by_hand, parameters = (_entries(each.get("Parameters", "")) for each in (written, standard))
+    parameters |= {n: of_call[n] for n in (("stream",), ("parameters",)) if n in of_call}
     told = {name for names in (*by_hand, *parameters) for name in names}
     parameters |= _entries("\n".join(_told_elsewhere(op, entry, told, call["Parameters"])))
     return _text(
@@ -219,9 +265,13 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
     if entry.is_forward:
         may_lack = any(taken[name].default is None for name in op.saves if name in taken)
         is_apart = op.results[0] not in op.saves
+        kept = _listed([*entry.gives[entry.outputs :][: entry.extra]], "and")
+        arrays = "arrays" if entry.extra > 1 else "an array"
+        more = f", or a tuple that goes on with {arrays} for {kept}; one that is None is allocated"
         return FORWARD.format(
-            out=out,
-            apart="; it shares no memory with an array that is saved" if is_apart else "",
+            out="array or tuple" if kept and out == "array" else out,
+            more=more if kept else "",
+            apart=". It shares no memory with an array that is saved" if is_apart else "",
             results=_results(op, returns),
             saves=_tuple(op.saves),
             lacking=", where None stands for an array that was not given" if may_lack else "",
@@ -241,13 +291,12 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
     data, first = (*op.saves, *incoming)[0], gradients[0]
     like = f"{data}, or the one that `dtype` names" if "dtype" in entry.defaults else data
     for gradient in incoming:
-        name = gradient.removeprefix("d")
-        result = name if len(name) == 1 else f"the {name}"
+        result = _named(gradient.removeprefix("d"))
         text += INCOMING.format(gradient=gradient, result=result, data=like)
     where = f"Where to write {first}; it"
     if entry.outputs > 1:
         where = f"Where to write each gradient; one that is None is not computed. {first}"
-    text += OUT.format(out=out, where=where, incoming=incoming[0], data=data)
+    text += OUT.format(out=out, where=where, may_be=_may_be(entry, first))
     results = [f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."]
     if len(gradients) > 1:
         pairs = zip(gradients, op.differentiated, strict=True)
@@ -306,9 +355,18 @@ def _sections(text: str) -> dict[str, str]:
     return {title: part.strip() for title, part in found.items()}
 
 
-def _standard(text: str, taken: Mapping[str, Parameter]) -> dict[str, str]:
-    """The sections of a standard text, of the parameters that are taken, its lines broken anew."""
+def _standard(text: str, taken: Mapping[str, Parameter], raises: str = "") -> dict[str, str]:
+    """The sections of a standard text, of the parameters that are taken, its lines broken anew.
+
+    raises : what is raised besides, in clauses.
+    """
     found = _sections(text)
+    errors = _entries(raises)
+    for names, entry in _entries(found.get("Raises", "")).items():
+        own = entry.partition("\n")[2]
+        is_sentence = ": " not in own
+        errors[names] = entry if is_sentence or names not in errors else f"{errors[names]}\n{own}"
+    found["Raises"] = "\n".join(errors.values())
     for title, part in found.items():
         if title in ("Notes", "References"):
             found[title] = "\n\n".join(filter(None, map(_filled, part.split("\n\n"))))

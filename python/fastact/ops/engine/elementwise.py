@@ -13,7 +13,7 @@ from ...interop import foreign, handlers, ufuncs
 from .entry import Entry, with_parameters
 from .execute import options_of
 from .op import P, R
-from .served import ServedOp
+from .served import CachedOp
 
 
 class _Told:
@@ -54,7 +54,7 @@ class _Told:
         return (dtype,) * self.nargs
 
 
-class Elementwise(_Told, ServedOp[P, R]):
+class Elementwise(_Told, CachedOp[P, R]):
     """An op whose result has at each place what follows from its operands there.
 
     Where an operand is of a class that answers ufuncs, that class has the call.

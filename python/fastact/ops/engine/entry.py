@@ -360,21 +360,14 @@ def _whole(name: str) -> str:
 
 # --- signatures -----------------------------------------------------------------------------------
 
-#: Options that have NumPy's name, too.
-_NUMPYS = {"ddof": "correction"}
-
 
 def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -> Mapping[str, Any]:
-    """Give arguments by NumPy's names ours."""
-    for other, ours in _NUMPYS.items():
-        if other not in taken or named.get(other) is None:
-            continue
-        if ours in named:
-            raise TypeError(
-                f"{where}: {ours} and {other} name one option, and must not both be given"
-            )
-        named = {(ours if name == other else name): value for name, value in named.items()}
-    return named
+    """Give `correction` its name here, where NumPy's was given, `ddof`."""
+    if "ddof" not in taken or named.get("ddof") is None:
+        return named
+    if "correction" in named:
+        raise TypeError(f"{where}: correction and ddof name one option, and must not both be given")
+    return {("correction" if name == "ddof" else name): value for name, value in named.items()}
 
 
 def signature_of(

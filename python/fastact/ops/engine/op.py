@@ -17,7 +17,7 @@ alone; `declared` names the class of the op and says the rest. The signatures of
 
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial, update_wrapper
 from inspect import Signature
 from itertools import takewhile
@@ -246,17 +246,25 @@ class Op(Generic[P, R]):
         first = self.entry_points["call"].arrays[0]
         return tuple(named[SHAPE] if SHAPE in named else named[first].shape)
 
+    def unsaved(self, named: Mapping[str, Any]) -> Collection[str]:
+        """The names in `saves` under which a call saves None."""
+        return ()
+
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
         """The arguments that `forward` saves."""
-        return self.saves
+        others = {*self.outputs_of("forward", options), *self.unsaved(vars(options))}
+        return tuple(name for name in self.saves if name not in others)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
         """The outputs of a call of an entry point, by name."""
-        return self.entry_points[entry].gives
+        gives = self.entry_points[entry].gives
+        lacks = self.unsaved(vars(options)) if entry == "forward" else ()
+        return tuple(n for n in gives if n in self.results or n not in lacks) if lacks else gives
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Choose what `forward` saves, of arguments, results and what it makes besides."""
-        return tuple(map(named.get, self.saves))
+        lacks = self.unsaved(named)
+        return tuple([None if name in lacks else named.get(name) for name in self.saves])
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         """The shape of an argument's gradient, by what is saved and the gradients of the results.
@@ -295,7 +303,7 @@ class Op(Generic[P, R]):
 
         def _watch_autocast(self) -> None: ...  # of the compiled half
 
-        def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any: ...  # of `ServedOp`
+        def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any: ...  # of `CachedOp`
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 

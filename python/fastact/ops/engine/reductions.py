@@ -7,7 +7,7 @@ weights and a mask in `src/common/reductions/weights.h`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from ..._cpu import View
 from ...interop import foreign, validate
 from ...interop.call import Call
 from ..bounds import SumBounds
-from ..types import A, ArrayOrNumber
+from ..types import Kwargs
 from . import axes as _axes
 from .axes import Over
-from .entry import OF_X, TOLD, Arg, Output, positional, signature_of
+from .entry import OF_X, TOLD, Arg, Output, positional
 from .execute import Execution
 from .op import Kernels, P, R, Traits, records
 from .served import CachedOp
@@ -135,10 +135,6 @@ Shape: TypeAlias = tuple[int, ...]
 #: An op's options say this of an array of a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
-#: The axes that a gradient of one shape lacks to be one of another, once that is checked.
-LacksOf: TypeAlias = Callable[[str, Shape, Shape], tuple[int, ...]]
-
-
 #: Words that the docstrings of all sums and statistics share.
 TEXTS = """
 Parameters
@@ -174,10 +170,6 @@ by : array of int, optional
 groups : int, optional
     How many groups there are, where `by` is given. The result has an axis of them, the last one, in
     the place of the axes that are reduced. A group without elements is one of no elements.
-keepdims : bool
-    Leave the axes that were reduced in the result, with length 1.
-out : array, optional
-    Where to write y; it may not share memory with {data}.
 
 Returns
 -------
@@ -188,7 +180,6 @@ array
 Raises
 ------
 TypeError
-    axis: an axis that is no integer
     dtype: a `dtype` that is none of these, or that `out` does not have
     initial: an initial number that is no real number
     correction: a correction that is no real number
@@ -196,7 +187,6 @@ TypeError
     where: a `where` that is not of bool
     by: a `by` that is not of integers, comes without `groups`, or not on the CPU
 ValueError
-    axis: an axis out of range or named twice
     initial: an initial number that is not finite
     correction: a correction that is not finite
     weights: weights of another shape
@@ -228,18 +218,14 @@ class AxisSum(CachedOp[P, R]):
     """
 
     bounds = SUM_BOUNDS
-    term: int
+    term = IDENTITY
+    kernels = Kernels(numbers={"term": IDENTITY, "divisor": 1.0, "initial": -0.0})
     traits = Traits(integers=INTEGERS)
     args: Mapping[str, Arg] = records(
         dy=Arg(validate.OF_RESULT, "shape"),
         where=Arg(shape="whole"),
     )
     _over: OverOf
-
-    def _sums(self, term: int, runs: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Take what kernels are told of a sum: by default it begins with nothing."""
-        self.term = term
-        self.kernels = Kernels(runs, names, {"term": term, "divisor": 1.0, "initial": -0.0})
 
     def _texts(self) -> str:
         (data,) = self.differentiated
@@ -285,7 +271,7 @@ class PlainSum(AxisSum[P, R]):
         over: OverOf,
         family: str = "reductions",
         result: str = "y",
-        lacks: LacksOf | None = None,
+        lacks: Callable[[str, Shape, Shape], tuple[int, ...]] | None = None,
     ) -> None:
         self.family = family
         call = self._declare(function)
@@ -293,15 +279,13 @@ class PlainSum(AxisSum[P, R]):
         masks = [name for name in SAVED if name in call.parameters]
         self._saves_dtype = (OF_X,) if TOLD in call.parameters else ()
         self.results, self.saves = (result,), ("shape", *masks, *self._saves_dtype)
-        self._sums(IDENTITY, {}, {"x": positional(call)[0], "y": result})
+        self.kernels = self.kernels._replace(names={"x": positional(call)[0], "y": result})
         self.outs = {
             result: Output(shape="shape", dtype=TOLD),
             "backward.dx": Output(shape="whole", dtype=OF_X),
         }
-        either = [name for name in (*masks, *self._saves_dtype, "axis") if masks]
-        of_x: Any = dict.fromkeys(self._saves_dtype)
-        backward = signature_of(call, ("dy", "shape"), either, but=("initial",), **of_x)
-        self._enter_points(backward)
+        of_x = dict.fromkeys(self._saves_dtype)
+        self._enter_points(front=("shape",), but=("initial",), told=of_x)
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
         is_told = named.get(TOLD) is not None
@@ -311,17 +295,12 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    @overload
-    def backward(self, dy: A, shape: Shape, /, *args: Any, **kwargs: Any) -> A: ...
-
-    @overload
-    def backward(self, dy: float, shape: Shape, /, *args: Any, **kwargs: Any) -> Any: ...
-
-    def backward(self, dy: ArrayOrNumber, shape: Shape, /, *args: Any, **kwargs: Any) -> Any:
+    def backward(self, dy: Any, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient, repeated along the axes that were summed over.
 
         ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
         over and that dy lacks: each element adds to one element of the sum alone, by a factor of 1.
+        Of `sum`, elements that were left out, or are of no group, have a gradient of 0.
 
         Parameters
         ----------
@@ -330,14 +309,8 @@ class PlainSum(AxisSum[P, R]):
             broadcasts to `shape`.
         shape : tuple of int
             What `forward` saved.
-        where : array of bool, or bool, optional
-            What `forward` saved. Elements that were left out have a gradient of 0.
-        by : array of int, optional
-            What `forward` saved. Elements of no group have a gradient of 0.
         x_dtype : dtype, optional
             What `forward` saved: x's dtype, where it was told another one of the sum.
-        out : array, optional
-            Where to write dx, which may not share memory with dy.
 
         Returns
         -------

@@ -1,42 +1,49 @@
-"""Ops whose entry points are run by their spec, and cached: what stands between op and step."""
+"""Ops whose entry points `execute` runs, and whose repeated calls are cached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial, update_wrapper
 from inspect import Signature
+from itertools import takewhile
 from typing import Any
 
 from ... import _cpu
+from ...interop import validate
 from . import docstrings, second
-from .entry import Entry, untyped
+from .entry import Entry, positional, signature_of
 from .execute import execute
-from .op import Op, P, R
-
-#: An entry point takes these over from its method; the docstring is a part of its documentation.
-_NAMES = ("__module__", "__name__", "__qualname__")
+from .op import Op, P, R, records
 
 
-def enter_at(op: Any, name: str, entry: Any, function: Any) -> None:
-    """Let an entry point be found under its name, documented by the method of that name.
+@docstrings.composes
+class CachedEntry(_cpu.CachedCall):
+    """An entry point of an op: the method of its name is a part of its documentation.
 
     Of one with a dot, "backward.backward", the method has a name of its own.
     """
-    *others, last = name.split(".")
-    method = docstrings.method_of(op, name)
-    vars(op.entry_point(".".join(others) or "call"))[last] = update_wrapper(entry, method, _NAMES)
-    entry.__name__ = name
-    entry.__wrapped__ = function
-    entry._documentation = partial(docstrings.of_entry, op, name, method.__doc__)
-    entry.__signature__ = op.entry_points[name].signature
+
+    def __init__(self, op: Any, name: str) -> None:
+        owner, _, last = name.rpartition(".")
+        function, method = partial(op._serve, name), docstrings.method_of(op, name)
+        super().__init__(function, op.entry_point(owner or "call"), last)
+        update_wrapper(self, method, ("__module__", "__qualname__"))
+        self.__name__, self.__wrapped__ = name, function
+        self.__signature__ = op.entry_points[name].signature
+        self._documentation = partial(docstrings.of_entry, op, name, method.__doc__)
 
 
-class ServedOp(Op[P, R]):
-    """An op that `execute` runs.
+_cpu.keep_compiled_call(CachedEntry)
 
-    `_run_forward(now)`, `_run_backward(now)`, ... run the kernels of an entry point, and calling
-    the op does what `forward` does. Where there is no such method, one native function does it, the
-    one that `kernels` names, with arguments by their names.
+
+class CachedOp(Op[P, R], _cpu.CachedCall):
+    """An op that `execute` runs, and whose repeated calls skip this layer.
+
+    The cache (src/cpu/binding/call_cache.pyx) stands before the entry points. `_run_forward(now)`,
+    `_run_backward(now)`, ... run the kernels of an entry point, and calling the op does what
+    `forward` does. Where there is no such method, one native function does it, the one that
+    `kernels` names, with arguments by their names. The method that has an entry point's name is
+    typed and documented alone.
     """
 
     backward: Callable[..., Any]
@@ -45,41 +52,57 @@ class ServedOp(Op[P, R]):
         self._declare(function)
         self._enter_points()
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs."""
+
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
         return execute(self.entry_points[entry], *args, **kwargs)
 
     def _enter_points(
         self,
-        backward: Signature | None = None,
-        *,
+        *incoming: str,
+        front: tuple[str, ...] | None = None,
+        but: Collection[str] = (),
+        told: Mapping[str, Any] = records(),
         forward: Signature | None = None,
-        besides: Sequence[str] = (),
         extra: int | None = None,
         unasked: int = 0,
         **others: Entry,
     ) -> None:
         """Enter the three entry points, and others.
 
-        backward : None: what the method takes. forward : None: what calling the op takes.
-        besides : what it makes besides the results. extra : as many more outputs may be given to
-        it; None: all besides. unasked : of so many of the last gradients `out` need not speak.
+        `backward` takes what comes in, dy by default, what is saved, and the options of the call.
+
+        front : what is saved and given by position alone; None: arrays that the call takes so, and
+        results, as far as these lead.
+        but : options of the call that `backward` does not take, besides arrays that are not saved.
+        told : others that it takes, with their defaults.
+        forward : None: what calling the op takes.
+        extra : as many more outputs may be given to `forward`; None: all that are saved.
+        unasked : of so many of the last gradients `out` need not speak.
         """
         call, results, gradients = self.__signature__, self.results, self.gradients
-        asked = len(gradients) - unasked
+        if front is None:
+            leads = {*positional(call), *results}.__contains__
+            front = tuple(takewhile(leads, self.saves))
+        either = self.saves[len(front) :]
+        but = {*but, *self.args, *validate.ROLES}
+        backward = signature_of(call, (*(incoming or ("dy",)), *front), either, but=but, **told)
+        made = tuple(name for name in self.saves if name in self.outs and name not in results)
         self._enter(
             call=self._entry("call", call, results),
             forward=self._entry(
                 "forward",
                 forward or call,
-                (*results, *besides),
+                (*results, *made),
                 outputs=len(results),
-                extra=len(besides) if extra is None else extra,
+                extra=len(made) if extra is None else extra,
             ),
             backward=self._entry(
                 "backward",
-                backward or untyped(self.backward),
+                backward,
                 gradients,
-                outputs=asked,
+                outputs=len(gradients) - unasked,
                 extra=unasked,
                 skips=len(gradients) > 1,
             ),
@@ -88,6 +111,17 @@ class ServedOp(Op[P, R]):
 
     def _entry(self, name: str, signature: Signature, gives: tuple[str, ...], **more: Any) -> Entry:
         return Entry(self._where(name), signature, gives, op=self, name=name, **more)
+
+    def _enter(self, **entry_points: Entry) -> None:
+        super()._enter(**entry_points)
+        _cpu.CachedCall.__init__(self, self._plain_call, self, "__call__", self._recorder)
+        for name in entry_points:
+            if name != "call":
+                *others, last = name.split(".")
+                owner = self.entry_point(".".join(others) or "call")
+                vars(owner)[last] = CachedEntry(self, name)
+        if "backward" in entry_points and "backward.backward" not in entry_points:
+            vars(self.entry_point("backward"))["backward"] = second.Second(self)
 
     def jvp(self, *args: Any, tangents: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Return what calling the op gives, and its derivative in a direction: forward mode.
@@ -128,38 +162,3 @@ class ServedOp(Op[P, R]):
         tangent = second.only_tangent(self, tangents, args, kwargs)
         result, saved = self.forward(*args, **kwargs)
         return result, vars(self)["backward"](tangent, *saved, *args[1:], **kwargs)
-
-
-@docstrings.composes
-class CachedEntry(_cpu.CachedCall):
-    """An entry point of an op, whose documentation is composed as the op's is."""
-
-
-_cpu.keep_compiled_call(CachedEntry)
-
-
-def enter_cached(op: Any, name: str) -> None:
-    """An entry point whose repeated calls skip this layer."""
-    function = partial(op._serve, name)
-    owner, _, last = name.rpartition(".")
-    enter_at(op, name, CachedEntry(function, op.entry_point(owner or "call"), last), function)
-
-
-class CachedOp(ServedOp[P, R], _cpu.CachedCall):
-    """An op whose repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
-
-    The cache stands before the entry points. The method that has an entry point's name is typed and
-    documented alone.
-    """
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs."""
-
-    def _enter(self, **entry_points: Entry) -> None:
-        super()._enter(**entry_points)
-        _cpu.CachedCall.__init__(self, self._plain_call, self, "__call__", self._recorder)
-        for name in entry_points:
-            if name != "call":
-                enter_cached(self, name)
-        if "backward" in entry_points and "backward.backward" not in entry_points:
-            vars(self.entry_point("backward"))["backward"] = second.Second(self)
