@@ -12,6 +12,9 @@ import fastact as fa
 
 from .module import WithActivation, computed_in, shape_of
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ += ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
+
 
 class _OverLastAxes(WithActivation):
     """The part that the norms of the last axes share."""

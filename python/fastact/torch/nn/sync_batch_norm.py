@@ -20,6 +20,8 @@ from ..autograd import Function, apply, of_batch
 from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .recomputed import differentiated_by
 
+__all__ = ["SyncBatchNorm"]
+
 _WHERE = "fastact.torch.nn.SyncBatchNorm"
 
 
