@@ -9,23 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...derivatives import formulas, gates
-from ...derivatives.operations import Operations
 from ...measure.cases import Case
 from ...ops.bounds import rounding, unit_roundoff
-from .. import reference
-from .common import Expected, widened
+from .common import WIDE, Expected, widened
 
 _BIASES = ("bias", "recurrent_bias")
-
-
-class _Wide(Operations):
-    """NumPy's arithmetic, and the oracle's activations."""
-
-    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
-        return reference.forward(op.name, x, **parameters)
-
-
-_WIDE = _Wide(np)
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -39,8 +27,8 @@ def expected(case: Case) -> dict[str, Expected]:
     named = {name: widened(before, name) for name in takes if before.has(name)}
     letters = case.given.get("order", "").replace("c", "g") or op.letters
     named["order"] = letters + op.kept[op.count :]
-    values = dict(zip(op.results, gates.results(op, named, _WIDE), strict=True))
-    each = gates.activated(op, named, _WIDE).values()
+    values = dict(zip(op.results, gates.results(op, named, WIDE), strict=True))
+    each = gates.activated(op, named, WIDE).values()
     like = named[op.state].shape
     values["gates"] = np.concatenate([np.broadcast_to(gate, like) for gate in each], axis=-1)
     scale, again = _scales(op, named, letters)
@@ -82,7 +70,7 @@ def _gradients(
     saved = {n: values[n] for n in ("gates", "c") if n in values}
     if not case.option("recompute"):
         saved |= {n: widened(case, n) for n in saved if case.has(n)}
-    found = gates.gradients(op, dys, {**named, **saved}, _WIDE)
+    found = gates.gradients(op, dys, {**named, **saved}, WIDE)
     returned = np.asarray(sum(np.abs(dy) for dy in dys if dy is not None))
     each = bounds.gradient_ulp * unit_roundoff(case.dtype) * scale * returned
     made = {}
@@ -115,5 +103,4 @@ def _judged(exact: Any, error: Any, dtype: Any) -> Expected:
 
 
 def _expected(exact: Any, error: Any) -> Expected:
-    error = (1 + reference.BUDGET) * error
     return Expected(exact, error, False, np.isfinite(exact) & np.isfinite(error))

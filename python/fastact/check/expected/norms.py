@@ -15,7 +15,7 @@ from ...ops.bounds import Activation, computed_in
 from ...ops.dropout import dropout
 from ...ops.engine.fused import IDENTITY
 from .. import reference
-from .common import Expected, activation_of, slack, ulp, wide, widened
+from .common import Expected, activation_of, ulp, wide, widened
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class _Gate:
 
     def rounded(self, exact: Any, error: Any) -> tuple[Any, Any]:
         """A result in the dtype."""
-        return exact, (1 + reference.BUDGET) * (error + bounds.rounding(exact, self.dtype, error))
+        return exact, error + bounds.rounding(exact, self.dtype, error)
 
 
 class _Norm:
@@ -247,8 +247,7 @@ class _Norm:
         """Give y, and how far from it the op may be: also of a z, or from an x, that is gated."""
         gate, of_z = self.gate, self._of_z(e)
         if gate is None:
-            allowed = self.act.allowed(e.z, of_z, self.dtype)
-            return self.act.value(e.z), (1 + reference.BUDGET) * allowed
+            return self.act.value(e.z), self.act.allowed(e.z, of_z, self.dtype)
         if self.of_x is None:
             return gate.rounded(*gate.gated(e.z, of_z))
         of_xhat = e.rstd * self.of_x  # which moves xhat weight, with the rstd of x
@@ -321,7 +320,7 @@ class _Norm:
             kept, scale = reference.kept(dx.shape, **told), 1 / max(1 - told["p"], 2.0**-53)
             dx, error = (np.where(kept, a * scale, 0.0) for a in (dx, error))
             error = error + dropout.bounds.of_result(dx, dx, self.dtype)
-            parts["dx"] = [dx, error + ulp(dx, self.dtype) / 2 + slack(dx, self.dtype)]
+            parts["dx"] = [dx, error + ulp(dx, self.dtype) / 2]
         fits = self._fits(exact)
         return {
             name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error) & fits)
@@ -368,7 +367,7 @@ class _Norm:
             exact, count = total(terms), total(1.0 + 0.0 * np.abs(terms))
             error = self._of_sum(of.summed, count) * u * total(np.abs(terms)) + total(of_terms)
             found[name] = exact, error + bounds.rounding(exact, to, error)
-        return {n: (exact, (1 + reference.BUDGET) * error) for n, (exact, error) in found.items()}
+        return found
 
     def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
         """Give the gradients, dgate too; e : exact values, for dy and the gated x."""
