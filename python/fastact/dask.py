@@ -13,7 +13,6 @@ A task has one thread, because dask computes as many tasks at a time as there ar
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ import numpy as np
 from dask import config
 
 from .interop import foreign, validate
+from .masked import quietly
 from .ops.activations import Parameters
 from .ops.engine import axes as _axes
 from .ops.engine.entry import with_parameters
@@ -198,13 +198,7 @@ def _operands(
     shape = (int(given.get("groups") != 0),) * x.ndim
     one = {name: np.full(shape, name != "by", a.dtype) for name, a in arrays.items()}
     with np.errstate(all="ignore"):
-        return operands, arrays_of(_quietly(op, one.pop("x"), **given, **one))
-
-
-def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*args, **kwargs)
+        return operands, arrays_of(quietly(op, one.pop("x"), **given, **one))
 
 
 def _array(where: str, name: str, value: Any) -> Any:

@@ -5,7 +5,6 @@ float32 and the 16-bit types are judged in float64, float64 in the 64 bits of x8
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,12 +81,6 @@ class Expected:
 def wide(x: Any, dtype: Any) -> Any:
     """In the precision in which results of a dtype are judged."""
     return np.asarray(x).astype(reference.wide(dtype))
-
-
-def info_of(dtype: np.dtype[Any]) -> Any:
-    """The properties of a floating dtype, bfloat16 among them."""
-    of: Any = np.finfo if dtype.kind == "f" else importlib.import_module("ml_dtypes").finfo
-    return of(dtype)
 
 
 def widened(case: Case, name: str) -> Any:

@@ -12,7 +12,7 @@ from ...measure.cases import Case
 from ...ops.bounds import RotaryBounds, computed_in
 from ...ops.engine.op import ops
 from . import norms
-from .common import WIDE, Expected, info_of, wide, widened
+from .common import WIDE, Expected, wide, widened
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -62,7 +62,7 @@ class _Turn:
         dtype = self.case.dtype
         exact = self._turn(x, self.cos, -self.sin if self.back else self.sin)
         size, of_x = self._size(x), self._size(0.0 * x + of_x)
-        info = info_of(computed_in(dtype))
+        info = np.finfo(computed_in(dtype))
         error = bounds.allowed(exact, size, dtype, of_x) + 4 * float(info.smallest_subnormal)
         error = np.where(self.turned, error, of_x)
         judged = np.isfinite(exact) & ((size < float(info.max) / 4) | ~self.turned)
@@ -81,7 +81,7 @@ def _normed(case: Case) -> dict[str, Expected]:
         found = norms.expected(case)
         n = found["y"]
         judged = True if n.judged is None else n.judged
-        tiny = 4 * float(info_of(computed_in(case.dtype)).smallest_subnormal)
+        tiny = 4 * float(np.finfo(computed_in(case.dtype)).smallest_subnormal)
         y = turn.of(np.where(judged, n.exact, 0.0), turned, n.allowed + tiny)
         of_row = np.broadcast_to(judged, case.shape).all(turn.named["axis"], keepdims=True)
         nan = n.nan if y.nan is None else n.nan | y.nan

@@ -20,7 +20,7 @@ from ...ops.bounds import (
 )
 from ...ops.engine import axes
 from .. import reference
-from .common import Expected, info_of, wide, widened
+from .common import Expected, wide, widened
 
 Found = dict[str, Expected]
 _OF_LSE = SoftmaxBounds("logsumexp")
@@ -43,7 +43,7 @@ def _is_rough(case: Case) -> bool:
 
 def _tiny(case: Case) -> float:
     """The error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
-    info = info_of(computed_in(case.dtype))
+    info = np.finfo(computed_in(case.dtype))
     return float(info.smallest_normal if case.on_gpu else info.smallest_subnormal)
 
 
@@ -98,7 +98,7 @@ class _Rows:
                 parts.append(wide(mask.astype(computed_in(case.dtype)), case.dtype))
         self.z = np.where(self.out, -np.inf, sum(parts)) if self.masked else scores
         self.size = sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
-        largest = float(info_of(computed_in(case.dtype)).max) / 4
+        largest = float(np.finfo(computed_in(case.dtype)).max) / 4
         too_large = (np.abs(scores) > largest) & np.isfinite(x)
         too_large = too_large | ((np.abs(self.z) > largest) & np.isfinite(self.z))
         self.fits = ~too_large.any(self.over, keepdims=True)
@@ -178,7 +178,7 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
         x = np.where(y == 0, 0, widened(case, "x"))
         over_cap = np.abs(x * scale) / softcap
         slope = 1 / np.cosh(over_cap) ** 2  # 1 - tanh(over_cap)^2, without its cancellation
-        least = float(info_of(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
+        least = float(np.finfo(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
         tiny = tiny * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
         exact, factor = exact * slope, factor * slope
         error = (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
