@@ -78,6 +78,12 @@ class Expected:
         return replace(self, exact=made[0], allowed=made[1], judged=made[2], nan=made[3])
 
 
+def finite(exact: Any, allowed: Any, judged: Any = True, **more: Any) -> Expected:
+    """A result that is judged where it is a number, and where its error has a bound."""
+    is_finite = np.isfinite(exact) & np.isfinite(allowed)
+    return Expected(exact, allowed, judged=judged & is_finite, **more)
+
+
 def wide(x: Any, dtype: Any) -> Any:
     """In the precision in which results of a dtype are judged."""
     return np.asarray(x).astype(reference.wide(dtype))

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...derivatives import formulas, gates
 from ...measure.cases import Case
-from ...ops.bounds import rounding, unit_roundoff
-from .common import WIDE, Expected, widened
+from ...ops.bounds import unit_roundoff
+from .common import WIDE, Expected, finite, widened
 
 _BIASES = ("bias", "recurrent_bias")
 
@@ -37,7 +37,7 @@ def expected(case: Case) -> dict[str, Expected]:
     if case.option("recompute"):  # nothing is kept
         del values["gates"]
     error = op.bounds.state_ulp * unit_roundoff(case.dtype) * scale
-    return {n: _judged(value, _beside(error, value), case.dtype) for n, value in values.items()}
+    return {n: finite(value, _beside(error, value)) for n, value in values.items()}
 
 
 def _scales(op: Any, named: Mapping[str, Any], letters: str) -> tuple[Any, Any]:
@@ -77,14 +77,14 @@ def _gradients(
     for gradient, name in zip(op.gradients, op.differentiated, strict=True):
         at = formulas.standing(op, name, named)
         if name not in _BIASES:
-            made[gradient] = _judged(found[name], _beside(each, found[name]), case.dtype)
+            made[gradient] = finite(found[name], _beside(each, found[name]))
         elif at is not None:
             exact = found["recurrent" if name == "recurrent_bias" else "gates"]
             parts = exact, np.abs(exact), _beside(each, exact)
             total, size, error = (_rows(part).sum(0) for part in parts)
             to = np.asarray(before.given[at]).dtype
             allowed = bounds.dbias.allowed(total, size, to, error) if exact.size else 0 * total
-            made[gradient] = _expected(total, allowed)
+            made[gradient] = finite(total, allowed, rounds=False)
     return made
 
 
@@ -96,11 +96,3 @@ def _beside(error: Any, packed: Any) -> Any:
     """Repeat an error of the state's shape for the arrays that lie beside each other in one."""
     times = packed.shape[-1] // max(error.shape[-1], 1)
     return np.concatenate([error] * times, axis=-1) if packed.size else np.zeros(packed.shape)
-
-
-def _judged(exact: Any, error: Any, dtype: Any) -> Expected:
-    return _expected(exact, error + rounding(exact, dtype, error))
-
-
-def _expected(exact: Any, error: Any) -> Expected:
-    return Expected(exact, error, False, np.isfinite(exact) & np.isfinite(error))

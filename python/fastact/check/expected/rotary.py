@@ -9,7 +9,7 @@ import numpy as np
 
 from ...derivatives import formulas
 from ...measure.cases import Case
-from ...ops.bounds import RotaryBounds, computed_in
+from ...ops.bounds import RotaryBounds, computed_in, rounding
 from ...ops.engine.op import ops
 from . import norms
 from .common import WIDE, Expected, wide, widened
@@ -82,7 +82,8 @@ def _normed(case: Case) -> dict[str, Expected]:
         n = found["y"]
         judged = True if n.judged is None else n.judged
         tiny = 4 * float(np.finfo(computed_in(case.dtype)).smallest_subnormal)
-        y = turn.of(np.where(judged, n.exact, 0.0), turned, n.allowed + tiny)
+        of_n = n.allowed + rounding(n.exact, case.dtype, n.allowed) + tiny
+        y = turn.of(np.where(judged, n.exact, 0.0), turned, of_n)
         of_row = np.broadcast_to(judged, case.shape).all(turn.named["axis"], keepdims=True)
         nan = n.nan if y.nan is None else n.nan | y.nan
         return {**found, "y": replace(y, judged=y.judged & of_row, nan=nan)}

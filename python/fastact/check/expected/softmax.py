@@ -20,7 +20,7 @@ from ...ops.bounds import (
 )
 from ...ops.engine import axes
 from .. import reference
-from .common import Expected, wide, widened
+from .common import Expected, finite, wide, widened
 
 Found = dict[str, Expected]
 _OF_LSE = SoftmaxBounds("logsumexp")
@@ -64,8 +64,7 @@ def _rest(lse: Any, dtype: Any) -> Expected:
 
 
 def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) -> Found:
-    judged = judged & np.isfinite(exact) & np.isfinite(error)
-    return {case.op.gradients[0]: Expected(exact, error, False, judged, nan)}
+    return {case.op.gradients[0]: finite(exact, error, judged, rounds=False, nan=nan)}
 
 
 # --- functions of rows ----------------------------------------------------------------------------
@@ -201,8 +200,7 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
     share_of = (4 + _more_terms(case, count)) * unit_roundoff(case.dtype) + 2.0**-46
     error = with_rounding(exact, sink.dtype, share_of * total)
     error = error + _tiny(case) * np.sum(np.abs(dy) + 1)
-    judged = np.isfinite(exact) & np.isfinite(error)
-    return {"dsink": Expected(exact, error, False, judged, adds=DOUBLE)}
+    return {"dsink": finite(exact, error, rounds=False, adds=DOUBLE)}
 
 
 def _lse_gradient(case: Case) -> dict[str, Expected]:
