@@ -13,7 +13,6 @@ A task has one thread, because dask computes as many tasks at a time as there ar
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ import numpy as np
 from dask import config
 
 from .interop import foreign, validate
+from .masked import quietly
 from .ops.activations import Parameters
 from .ops.engine import axes as _axes
 from .ops.engine.entry import with_parameters
@@ -88,11 +88,8 @@ def _chunked(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] |
         call = op.entry_points["call"]
         is_plain = (call.arrays, op.results) == (("x",), ("y",))
         return _norm if is_plain and "axis" in call.defaults else None
-    if op.family not in ("reductions", "statistics"):
-        return None
-    if getattr(op, "term", None) is not None:
-        return _sum
-    return _statistics if set(op.results) <= set(_OF_MOMENTS) else None
+    is_statistic = op.family in ("reductions", "statistics")
+    return _reduced if is_statistic and (_is_sum(op) or {*op.results} <= {*_OF_MOMENTS}) else None
 
 
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -135,26 +132,46 @@ def _check(where: str, name: str, x: Any) -> None:
 # --- sums and statistics --------------------------------------------------------------------------
 
 
-def _sum(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """A sum, or a sum of squares: the sum of each chunk in float64, added up."""
-    x, where = options.x, f"fastact.{op.name}"
-    operands, (sample,) = _operands(op, x, options, given)
-    over = _axes.axes(where, options.axis, x.ndim)
-    groups = given.get("groups")
-    function = partial(_sum_of_chunk, op=op, axes=over, groups=groups)
-    added = _merged(function, _add, x, operands, over, "totals", groups)
-    rounded = partial(_rounded, to=sample.dtype, initial=given.get("initial"))
-    return _finished(added, rounded, sample.dtype, over, options.keepdims, op.name)
+def _is_sum(op: Any) -> bool:
+    return getattr(op, "term", None) is not None
+
+
+def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
+    """The op's results: sums from the chunks' totals in float64, others from merged moments."""
+    x, over = options.x, _axes.axes(f"fastact.{op.name}", options.axis, options.x.ndim)
+    operands, sample = _operands(op, x, options, given)
+    finished = partial(_finished, over=over, keepdims=options.keepdims)
+    if _is_sum(op):
+        function = partial(_sum_of_chunk, op=op, axis=over, groups=given.get("groups"))
+        added = _merged(function, _add, x, operands, over, "totals", given.get("groups"))
+        rounded = partial(_rounded, to=sample[0].dtype, initial=given.get("initial"))
+        return finished(added, rounded, sample[0].dtype, name=op.name)
+    taken = ops["moments"].entry_points["call"].defaults.keys() - {"axis", "keepdims"}
+    told = {n: v for n, v in given.items() if n in taken} | ({"skipna": True} if op.skips else {})
+    merged = _merged_moments(x, over, told, operands)
+    function = partial(_of_moments, correction=given.get("correction", 0), skips=op.skips)
+
+    def of_merged(name: str, dtype: Any) -> Any:
+        return finished(merged, partial(function, name=name, to=dtype), dtype, name=name)
+
+    names = [*op.results, "count"]  # the last of an average that returns it
+    results = [of_merged(name, part.dtype) for name, part in zip(names, sample, strict=False)]
+    if "m2" not in op.results:
+        return tuple(results) if len(results) > 1 else results[0]
+    count: Any = math.prod(x.shape[axis] for axis in over)
+    if told.get("skipna") or operands:
+        count = of_merged("count", np.float64)
+    return Moments.of_checked(count, *results)
 
 
 def _sum_of_chunk(
-    x: Any, given: Mapping[str, Any], *, op: Any, axes: tuple[int, ...], groups: int | None
+    x: Any, given: Mapping[str, Any], *, op: Any, axis: tuple[int, ...], groups: int | None
 ) -> Any:
     """given : a mask and labels of groups, if there are some."""
     if groups is not None:
-        return np.expand_dims(op(x.astype(np.float64), axes, groups=groups, **given), axes)
+        return np.expand_dims(op(x.astype(np.float64), axis, groups=groups, **given), axis)
     counted = np.where(given["where"], x, x.dtype.type(0)) if given else x
-    return op(counted, axes, dtype=np.float64, keepdims=True)
+    return op(counted, axis, dtype=np.float64, keepdims=True)
 
 
 def _add(totals: list[Any]) -> Any:
@@ -164,31 +181,6 @@ def _add(totals: list[Any]) -> Any:
 def _rounded(y: Any, to: Any, initial: float | None) -> Any:
     with np.errstate(all="ignore"):
         return (y if initial is None else y + initial).astype(to)
-
-
-def _statistics(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """The op's results, from merged moments."""
-    x, where = options.x, f"fastact.{op.name}"
-    operands, sample = _operands(op, x, options, given)
-    over = _axes.axes(where, options.axis, x.ndim)
-    taken = ops["moments"].entry_points["call"].defaults.keys() - {"axis", "keepdims"}
-    told = {n: v for n, v in given.items() if n in taken}
-    if op.skips:
-        told["skipna"] = True
-    merged = _merged_moments(x, over, told, operands)
-    of_merged = partial(_of_merged, merged, over=over, keepdims=options.keepdims)
-    correction = given.get("correction", 0)
-    names = [*op.results, "count"]  # the last of an average that returns it
-    results = [
-        of_merged(name, part.dtype, correction=correction, skips=op.skips)
-        for name, part in zip(names, sample, strict=False)
-    ]
-    if "m2" not in op.results:
-        return tuple(results) if len(results) > 1 else results[0]
-    count: Any = math.prod(x.shape[axis] for axis in over)
-    if told.get("skipna") or operands:
-        count = of_merged("count", np.float64)
-    return Moments.of_checked(count, *results)
 
 
 def _operands(
@@ -206,13 +198,7 @@ def _operands(
     shape = (int(given.get("groups") != 0),) * x.ndim
     one = {name: np.full(shape, name != "by", a.dtype) for name, a in arrays.items()}
     with np.errstate(all="ignore"):
-        return operands, arrays_of(_quietly(op, one.pop("x"), **given, **one))
-
-
-def _quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*args, **kwargs)
+        return operands, arrays_of(quietly(op, one.pop("x"), **given, **one))
 
 
 def _array(where: str, name: str, value: Any) -> Any:
@@ -313,20 +299,6 @@ def _flat(parts: Any) -> Iterator[Any]:
         yield parts
 
 
-def _of_merged(
-    merged: Any,
-    name: str,
-    dtype: Any,
-    over: tuple[int, ...],
-    *,
-    keepdims: bool,
-    **options: Any,
-) -> Any:
-    """One statistic of the moments, as an array of dask's."""
-    function = partial(_of_moments, name=name, result_dtype=np.dtype(dtype), **options)
-    return _finished(merged, function, dtype, over, keepdims, name)
-
-
 def _finished(
     merged: Any,
     function: Callable[..., Any],
@@ -359,13 +331,13 @@ def _of_block(function: Callable[..., Any], merged: Any, *, dropped: tuple[int, 
 
 
 def _of_moments(
-    m: Moments, name: str, result_dtype: Any, correction: float = 0.0, skips: bool = False
+    m: Moments, *, name: str, to: Any = np.float64, correction: float = 0.0, skips: bool = False
 ) -> Any:
     with np.errstate(all="ignore"):
         y = _OF_MOMENTS[name](m, correction)
         if skips and name in ("var", "std"):
             y = of_enough(m, y, correction)
-        return np.asarray(y).astype(result_dtype)
+        return np.asarray(y).astype(to)
 
 
 # --- norms of rows --------------------------------------------------------------------------------
@@ -386,29 +358,28 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     ones = {n: np.ones((1,) * len(over), v.dtype) for n, v in parameters.items()}
     # Errors are raised now; and the dtype differs from x's for integers and swapped bytes.
     dtype = op(np.ones((1,) * x.ndim, x.dtype), **ones, **given).dtype
-    arrays: list[Any] = [x]
+    index = tuple(range(x.ndim))
+    operands = {name: (value, over) for name, value in parameters.items()}
     if all(len(c) == 1 for c in chunks):
-        function = partial(_norm_of_chunk, op=op, names=tuple(parameters), options=given)
+        function = partial(_norm_of_chunk, op=op, options=given)
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, "eps", options.eps)
         merged = _merged_moments(x, over, {}, {})
-        arrays += [_of_merged(merged, n, np.float64, over, keepdims=True) for n in ("mean", "var")]
+        for name in ("mean", "var"):
+            of = partial(_of_moments, name=name)
+            operands[name] = _finished(merged, of, np.float64, over, True, name), index
         known = {n: v for n, v in given.items() if n not in ("axis", "eps")}
-        function = partial(
-            _norm_of_part, over=over, eps=eps, dtype=dtype, names=tuple(parameters), options=known
-        )
+        function = partial(_norm_of_part, over=over, eps=eps, dtype=dtype, options=known)
     else:
         raise ValueError(
             f"{where}: x must have one chunk along axis {options.axis}, got {x.numblocks} chunks; "
             f"use x.rechunk"
         )
-    index = tuple(range(x.ndim))
-    pairs = [part for array in arrays for part in (array, index)]
-    pairs += [part for array in parameters.values() for part in (array, over)]
     return da.blockwise(
-        as_ufunc(function),
+        as_ufunc(partial(_of_chunk, function, tuple(operands))),
         index,
-        *pairs,
+        *(x, index),
+        *(part for pair in operands.values() for part in pair),
         dtype=dtype,
         meta=np.empty((0,) * x.ndim, dtype),
         concatenate=True,
@@ -416,32 +387,28 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     )
 
 
-def _norm_of_chunk(
-    x: Any, *parameters: Any, op: Any, names: Sequence[str], options: Mapping[str, Any]
-) -> Any:
-    return op(x, **dict(zip(names, parameters, strict=True)), **options)
+def _norm_of_chunk(x: Any, given: Mapping[str, Any], *, op: Any, options: Mapping[str, Any]) -> Any:
+    return op(x, **given, **options)
 
 
 def _norm_of_part(
     x: Any,
-    mean: Any,
-    var: Any,
-    *parameters: Any,
+    given: Mapping[str, Any],
+    *,
     over: tuple[int, ...],
     eps: float,
     dtype: Any,
-    names: Sequence[str],
     options: Mapping[str, Any],
 ) -> Any:
     """A part of rows whose statistics are known: each row is a channel of `norm_apply`."""
-    given = dict(zip(names, parameters, strict=True))
     rest = _axes.others(over, x.ndim)
     order = (*rest, *over)
     rows, columns = (math.prod(x.shape[a] for a in axes) for axes in (rest, over))
     flat = x.transpose(order).reshape(rows, columns)
     # 16 bits are rounded once, in the end.
     flat = flat.astype(np.float32 if dtype.itemsize < 4 else dtype, copy=False)
-    y = ops["norm_apply"](flat, mean.reshape(-1), 1 / np.sqrt(var + eps).reshape(-1), axis=0)
+    mean, rstd = given["mean"].reshape(-1), 1 / np.sqrt(given["var"] + eps).reshape(-1)
+    y = ops["norm_apply"](flat, mean, rstd, axis=0)
     if "weight" in given:
         y *= given["weight"].reshape(-1).astype(y.dtype)
     bias = given["bias"].reshape(-1) if "bias" in given else np.zeros(flat.shape[1], y.dtype)

@@ -7,7 +7,7 @@ neither elements nor a mask they are numbers, as np.ma has them: sums of 0, and 
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,7 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         check_mask(where, str(given.dtype), given.shape, x.shape)
         counts &= given
     del named["out"]
-    with warnings.catch_warnings():  # the mask shows where
-        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
-        result = op(x.data, **named, where=counts)
+    result = quietly(op, x.data, **named, where=counts)  # the mask shows where
     if isinstance(result, Moments):
         return result
     skips_nan = getattr(op, "skips", False) and getattr(op, "term", None) is None
@@ -68,18 +66,17 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _count(x: Any, options: Any, weights: Any, where: Any, skips_nan: bool) -> Any:
     """How much counts for each result: the weights of elements that are not NaN, by groups."""
+    by = {"by": getattr(options, "by", None), "groups": getattr(options, "groups", None)}
+    told = {"skipna": skips_nan, "keepdims": options.keepdims, **by}
+    # The op itself has warned.
+    return quietly(ops["moments"], x, options.axis, weights=weights, where=where, **told).count
+
+
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function whose results show where too little counts, without a warning of that."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the op itself has warned
-        return ops["moments"](
-            x,
-            options.axis,
-            weights=weights,
-            where=where,
-            skipna=skips_nan,
-            keepdims=options.keepdims,
-            by=getattr(options, "by", None),
-            groups=getattr(options, "groups", None),
-        ).count
+        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
+        return function(*args, **options)
 
 
 handlers.register(handlers.Handler(_serves, _call))

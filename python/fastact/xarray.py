@@ -13,7 +13,6 @@ that is one statistic over axes, under its name, with the op's own options by ke
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ import numpy as np
 import xarray as xr
 
 from .interop import foreign, validate
+from .masked import quietly
 from .ops.engine.op import ops
 from .ops.moments import of_enough
 
@@ -393,7 +393,7 @@ class GroupBy:
         """One variable by groups, whose dimensions take the place of those that they are along."""
         labels = self._labels
         if x.name != _ARRAY and not set(labels.dims) & set(x.dims):
-            return _reduced_variable(partial(_quietly, op), over, False, x)
+            return _reduced_variable(partial(quietly, op), over, False, x)
         if x.chunks is None and labels.chunks is not None:
             x = x.chunk()
         x = _repeated(x, labels, labels.dims)
@@ -436,7 +436,7 @@ def _of_groups(
 ) -> Any:
     """An op by groups, whose members are counted, for a sum of none is no number here."""
     by = {"axis": axis, "by": labels, "groups": math.prod(groups)}
-    y = _quietly(op, x, **by)
+    y = quietly(op, x, **by)
     members = ops["sum"](labels >= 0, **by)
     y = np.where(members > 0, y, y.dtype.type(math.nan))
     return y.reshape(*y.shape[:-1], *groups)
@@ -514,7 +514,7 @@ def _reduced(
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
     over = _over(where, dim, tuple(obj.dims), once=not isinstance(obj, xr.Dataset))
-    reduce = partial(_quietly, _op(name, _skips(where, skipna)), **options)
+    reduce = partial(quietly, _op(name, _skips(where, skipna)), **options)
     if isinstance(obj, xr.Dataset):
         of_variable = partial(_reduced_variable, reduce, over, keep_attrs)
         return _by_variable(where, obj, of_variable, keep_attrs)
@@ -606,11 +606,4 @@ def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
 
 def _of_weights(function: Callable[..., Any], x: Any, weights: Any, **options: Any) -> Any:
     weights = weights[(None,) * (x.ndim - weights.ndim)]
-    return _quietly(function, x, weights=weights, **options)
-
-
-def _quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """NaN says that nothing counted, as in xarray's own."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mean of empty slice|Degrees of freedom", RuntimeWarning)
-        return function(*args, **options)
+    return quietly(function, x, weights=weights, **options)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fastact as fa
-from fastact.check.expected import errors
+from fastact.check.expected import Call
 
 OPS = [op for op in fa.ops.values() if op.family == "parametric"]
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -36,7 +36,7 @@ def of_call(op, x, parameter, axis):
 def test_within_the_bounds(op, isa, dtype, shape, of_parameter, axis, wide):
     x, dy = drawn(shape, dtype), drawn(shape, dtype, 1)
     parameter = drawn(of_parameter, np.float64 if wide else dtype, 2)
-    found = errors(op, shape, of_call(op, x, parameter, axis), {"dy": dy})
+    found = Call(op, shape, of_call(op, x, parameter, axis), {"dy": dy}).errors()
     assert {"y", "dx", op.gradients[1]} <= found.keys()
     assert max(found.values()) <= 1, found
 

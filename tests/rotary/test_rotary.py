@@ -12,7 +12,7 @@ from devices import DTYPES, FRAMEWORKS
 from judged import refused
 
 import fastact as fa
-from fastact.check.expected import errors
+from fastact.check.expected import Call
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 each_lie = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
@@ -76,7 +76,8 @@ def test_by_the_bounds(dtype, interleaved, wide):
         computed = np.float64 if dtype == np.float64 else np.float32
         cos, sin = angles(of_angles, computed if wide else dtype)
         named = {"x": drawn(shape, dtype), "cos": cos, "sin": sin, "interleaved": interleaved}
-        assert max(errors(fa.rotary, shape, named, {"dy": drawn(shape, dtype, 1)}).values()) <= 1
+        call = Call(fa.rotary, shape, named, {"dy": drawn(shape, dtype, 1)})
+        assert max(call.errors().values()) <= 1
 
 
 @each_dtype

@@ -42,7 +42,7 @@ from .common import (
     near_1e30,
     uniform_at_1e4,
 )
-from .expected import Call, errors, expected
+from .expected import Call, expected
 from .expected.bias import expected_dx, expected_y
 
 Draw = Callable[..., Float64s]
@@ -152,7 +152,7 @@ def _differ(result: NDArray[Any], expected: NDArray[Any]) -> int:
 class _BitsOfSums(Call):
     """A call whose results have the bits of the activation itself."""
 
-    def errors(self) -> dict[str, float]:
+    def errors(self, *_: Any) -> dict[str, float]:
         """Count the wrong elements of y and dx; give the share of the bound that dbias has."""
         op, given = self.op, {**self.named, **self.incoming}
         y, (dx, dbias) = op.bound("call", self.named)(), op.bound("backward", given)()
@@ -310,10 +310,10 @@ def _with_statistics(op: Any, given: Named) -> Iterator[Named]:
 class _Halves(Call):
     """A call whose backward is in two parts."""
 
-    def errors(self) -> dict[str, float]:
+    def errors(self, *_: Any) -> dict[str, float]:
         """Give the errors of dx, and those of the sums that it is made by."""
-        given = (self.op, self.shape, self.named, self.incoming)
-        return errors(*given, _by_halves) | errors(*given, entry="backward_reduce")
+        of_dx = super().errors(backward_of=_by_halves)
+        return of_dx | super().errors("backward_reduce")
 
 
 def _by_halves(op: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..measure.formulas import DERIVATIVE, DERIVATIVE_BY_VALUE, FORWARD, NUMPY, Formula
+from ..ops.bounds import largest
 from ..ops.engine.fused import IDENTITY
 
 Float64 = NDArray[np.float64]
@@ -209,12 +210,6 @@ def statistics(
     mean = average(x, axes) if centred else 0 * average(x, axes)
     square = average(np.square(x - mean), axes)
     return mean, formulas.rstd(square, x.size // max(1, square.size), eps)
-
-
-def largest(dtype: Any) -> float:
-    """The largest finite number of a dtype."""
-    name = np.dtype(dtype).name
-    return (2 - 2.0**-7) * 2.0**127 if name == "bfloat16" else float(np.finfo(name).max)
 
 
 def shares(actual: Any, exact: Any, allowed: Any) -> Any:

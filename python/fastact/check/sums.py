@@ -20,7 +20,7 @@ from .. import _cpu
 from ..measure.cases import Case
 from ..measure.peers import SUMS, as_tensor, open_torch
 from ..measure.sum_axes import is_over_any, is_sum, is_to_shape
-from ..ops.bounds import MomentBounds, StatisticBounds, SumBounds
+from ..ops.bounds import MomentBounds, StatisticBounds, SumBounds, largest
 from ..ops.engine.op import arrays_of
 from ..ops.moments import Moments
 from ..runtime.threads import get_num_threads
@@ -37,7 +37,6 @@ from .common import (
     uniform_at_1e4,
 )
 from .expected import expected
-from .expected.common import info_of
 from .expected.reductions import term_of
 
 Make = Callable[[np.random.Generator, int, int], Float64s]
@@ -101,7 +100,7 @@ def _data(op: Any, dtype: np.dtype[Any]) -> dict[str, Make]:
 
 def _scaled(rows: Float64s, term: Callable[[Any], Any], dtype: np.dtype[Any]) -> Float64s:
     """The rows, by a power of two so small that no sum of their terms leaves the dtype."""
-    while np.abs(term(rows)).sum(axis=1).max(initial=0.0) > float(info_of(dtype).max) / 4:
+    while np.abs(term(rows)).sum(axis=1).max(initial=0.0) > largest(dtype) / 4:
         rows = rows / 2
     return rows
 

@@ -429,7 +429,7 @@ def _overrides(cls: Any) -> bool:
         torch.Tensor.__torch_function__.__func__,
         torch._C._disabled_torch_function_impl,  # Parameter's
     )
-    return function not in ordinary or cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return function not in ordinary or _dispatches(cls)
 
 
 def _plain_tensor(where: str, argument: str, tensor: Any) -> None:
@@ -452,8 +452,8 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
     if _overrides(cls):
         way = f"; use {argument}.to_local()" if hasattr(cls, "to_local") else ""
         return f"{name_of(cls)}, which answers torch's functions itself{way}"
-    functorch = getattr(torch._C, "_functorch", None)
-    if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+    functorch = torch._C._functorch
+    if functorch.is_functorch_wrapped_tensor(tensor):
         kind = "vmap" if functorch.is_batchedtensor(tensor) else "grad, jvp or functionalize"
         return (
             f"a tensor that stands for another one inside torch.func.{kind}; call fastact outside "

@@ -9,7 +9,7 @@ alone comes in by that (interface.py). Lists, scalars and the like are NumPy's.
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,7 @@ from . import devices, foreign, interface, streams, validate
 from .devices import CPU
 from .foreign import OF_INTERPRETER
 
-# The errors of frameworks for an array whose memory can't be shared; ValueError: `View`'s, for a
-# tensor that nobody can read.
-_NOT_SHARED = (BufferError, RuntimeError, NotImplementedError, ValueError)
+T = TypeVar("T")
 
 #: Frameworks whose arrays nobody writes.
 IMMUTABLE = frozenset({"jax", "tensorflow"})
@@ -45,7 +43,16 @@ class Framework:
     makes_arrays = True  # whether it has a way to an array of memory that was made here
 
     def device(self, array: Any) -> tuple[int, int]:
-        """DLPack's device pair of an array."""
+        """DLPack's device pair of an array; the CPU's of one with a fault, which `view` names."""
+        try:
+            return self.tell_device(array)
+        except OF_INTERPRETER:
+            raise
+        except Exception:  # each framework has errors of its own for this; a tracer has any
+            return (CPU, 0)
+
+    def tell_device(self, array: Any) -> tuple[int, int]:
+        """The same, or an error."""
         return (CPU, 0)
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
@@ -118,24 +125,14 @@ class _Exchange(Framework):
         self.name = _root(tensor_type)
         self.api = api
 
-    def device(self, array: Any) -> tuple[int, int]:
-        try:
-            return View.from_exchange(array, self.api).device
-        except OF_INTERPRETER:
-            raise
-        except _NOT_SHARED:
-            return (CPU, 0)  # `view` says what is wrong with it
+    def tell_device(self, array: Any) -> tuple[int, int]:
+        return View.from_exchange(array, self.api).device
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
         return _cpu.exchange_stream(self.api, device) or streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
-        try:
-            view = View.from_exchange(array, self.api)
-        except OF_INTERPRETER:
-            raise
-        except _NOT_SHARED as error:
-            raise _not_exportable(where, argument, array, error) from None
+        view = _asked(where, argument, array, View.from_exchange, array, self.api)
         if view.size and view.address == 0:
             raise _not_exportable(where, argument, array, "it has no data")
         return view
@@ -170,13 +167,8 @@ class _DLPack(Framework):
     def makes_arrays(self) -> bool:  # type: ignore[override]
         return hasattr(self.namespace, "from_dlpack")
 
-    def device(self, array: Any) -> tuple[int, int]:
-        try:
-            return _cpu.plain_device(*array.__dlpack_device__())
-        except OF_INTERPRETER:
-            raise
-        except Exception:  # a tracer, say: `view` asks for its memory and tells why there is none
-            return (CPU, 0)
+    def tell_device(self, array: Any) -> tuple[int, int]:
+        return _cpu.plain_device(*array.__dlpack_device__())
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
         return streams.current(self.name, device[1]) or streams.LEGACY
@@ -190,20 +182,7 @@ class _DLPack(Framework):
         self.namespace = self.namespace or namespace(array)
         if place.device[0] != CPU and interface.has_negative_strides(array):
             return _by_interface(where, argument, array, place)  # CuPy's capsules can't say them
-        stream = {} if place.stream is None else {"stream": place.stream}
-        try:
-            try:
-                capsule = array.__dlpack__(max_version=(1, 1), **stream)
-            except TypeError:  # a producer from before DLPack 1.0 knows no max_version
-                capsule = array.__dlpack__(**stream)
-        except OF_INTERPRETER:
-            raise
-        except Exception as error:  # each framework has errors of its own for this
-            raise _not_exportable(where, argument, array, error) from None
-        try:
-            return View.from_capsule(capsule)
-        except (BufferError, TypeError, ValueError) as error:
-            raise _not_exportable(where, argument, array, error) from None
+        return _asked(where, argument, array, _by_capsule, array, place.stream)
 
     def output(self, model: View, like: Any, place: Place) -> tuple[View, Any]:
         if place.device[0] == CPU:
@@ -257,14 +236,19 @@ class _DLPack(Framework):
         return self.namespace.from_dlpack(_cpu.Memory(made.view, None, wait, (made.array, *kept)))
 
 
+def _by_capsule(array: Any, stream: int | None) -> View:
+    """A view by DLPack."""
+    told = {} if stream is None else {"stream": stream}
+    try:
+        capsule = array.__dlpack__(max_version=(1, 1), **told)
+    except TypeError:  # a producer from before DLPack 1.0 knows no max_version
+        capsule = array.__dlpack__(**told)
+    return View.from_capsule(capsule)
+
+
 def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
     """A view by `__cuda_array_interface__`; the call's stream waits for the one that it names."""
-    try:
-        told = interface.read(array)
-    except OF_INTERPRETER:
-        raise
-    except Exception as error:  # an attribute of somebody's may raise anything
-        raise _not_exportable(where, argument, array, error) from None
+    told = _asked(where, argument, array, interface.read, array)
     device = devices.of_memory(told.address)
     if device is None:
         raise _not_exportable(where, argument, array, "its memory is of no device that CUDA knows")
@@ -288,13 +272,8 @@ class _Interface(Framework):
     def makes_arrays(self) -> bool:  # type: ignore[override]
         return self.name in interface.MAKERS
 
-    def device(self, array: Any) -> tuple[int, int]:
-        try:
-            return devices.of_memory(interface.read(array).address) or (CPU, 0)
-        except OF_INTERPRETER:
-            raise
-        except Exception:  # `view` says what is wrong with it
-            return (CPU, 0)
+    def tell_device(self, array: Any) -> tuple[int, int]:
+        return devices.of_memory(interface.read(array).address) or (CPU, 0)
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
         told = interface.read(array).stream
@@ -350,6 +329,16 @@ def namespace(array: Any) -> Any:
 def is_traced(array: Any) -> bool:
     """Whether JAX traces an array, which has no values then."""
     return _root(type(array)) == "jax" and "Tracer" in type(array).__name__
+
+
+def _asked(where: str, argument: str, array: Any, ask: Callable[..., T], *args: Any) -> T:
+    """What is asked of an array, or an error that names the argument: asking may raise anything."""
+    try:
+        return ask(*args)
+    except OF_INTERPRETER:
+        raise
+    except Exception as error:
+        raise _not_exportable(where, argument, array, error) from None
 
 
 def _not_exportable(where: str, argument: str, array: Any, reason: object) -> TypeError:

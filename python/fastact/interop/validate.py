@@ -350,27 +350,23 @@ def may_write(
     where: str, out_name: str, out: View, inputs: Mapping[str, View], *, in_place: bool = True
 ) -> None:
     """Each input is `out` itself (where `in_place` allows it) or shares no memory with it."""
-    low, high = out.reach
     for name, view in inputs.items():
-        from_, to = view.reach
-        if high <= from_ or to <= low:
-            continue
+        if not in_place and _share_memory(out, view):
+            raise ValueError(
+                f"{where}: {out_name} must not share memory with {name}, which is still needed"
+            )
         same = out.address == view.address and steps(out) == steps(view)
-        if same and in_place:
-            continue
-        shared = _share_memory(out, view)
-        if shared and in_place:
+        if in_place and not same and _share_memory(out, view):
             raise ValueError(
                 f"{where}: {out_name} must be {name} itself or share no memory with it, got a "
                 f"partial overlap"
             )
-        if shared:
-            raise ValueError(
-                f"{where}: {out_name} must not share memory with {name}, which is still needed"
-            )
 
 
 def _share_memory(a: View, b: View) -> bool:
+    (low, high), (from_, to) = a.reach, b.reach
+    if high <= from_ or to <= low:
+        return False
     try:
         return np.shares_memory(np.asarray(a), np.asarray(b), max_work=_WORK)
     except np.exceptions.TooHardError:
@@ -419,8 +415,6 @@ def needs_out(where: str, *outs: Any) -> None:
 
 def apart(where: str, name: str, out: View, others: Mapping[str, View]) -> None:
     """An output shares no memory with other outputs, or with inputs that all of it is made of."""
-    low, high = out.reach
     for other, view in others.items():
-        from_, to = view.reach
-        if low < to and from_ < high and _share_memory(out, view):
+        if _share_memory(out, view):
             raise ValueError(f"{where}: {name} must not share memory with {other}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
@@ -23,13 +23,6 @@ from ..ops.engine.weighting import places_of
 from .calls import Buffer, map_buffers
 
 Places = Sequence[int | None]  # of an axis in each array, None: it has none
-
-
-class Axis(NamedTuple):
-    """The places of an axis in each array of a call, and in each of its outputs."""
-
-    arrays: Places
-    outputs: Places
 
 
 def _outputs_along(call: Any, arrays: Places, *, doubled: bool = False) -> list[int | None] | None:
@@ -349,8 +342,8 @@ def spread(*arrays: Any, call: Any) -> Any:
     axes = list(_free(call))
     if not axes:
         return call.ffi(*arrays)
-    of_arrays = list(zip(*(axis.arrays for axis in axes), strict=True))
-    of_outputs = list(zip(*(axis.outputs for axis in axes), strict=True))
+    each = list(zip(*axes, strict=True))
+    of_arrays, of_outputs = each[: len(arrays)], each[len(arrays) :]
 
     def partition(mesh: Any, given: Any, made: Any) -> Any:
         names = _names(mesh, axes, [*given, *made])
@@ -398,12 +391,12 @@ def _along(names: Sequence[Any], places: Places, rank: int) -> list[Any]:
     return [names[places.index(i)] if i in places else None for i in range(rank)]
 
 
-def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
+def _names(mesh: Any, axes: Sequence[Places], arrays: Sequence[Any]) -> list[Any]:
     """For each free axis the axes of the mesh over which some array has it, if all parts fit."""
     found: list[Any] = []
     for axis in axes:
         chosen = None
-        for array, i in zip(arrays, (*axis.arrays, *axis.outputs), strict=True):
+        for array, i in zip(arrays, axis, strict=True):
             sharding = getattr(array, "sharding", None)  # an output has none in JAX 0.5
             spec = getattr(sharding, "spec", ())
             if chosen or i is None or i >= len(spec) or spec[i] is None:
@@ -416,8 +409,8 @@ def _names(mesh: Any, axes: Sequence[Axis], arrays: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _free(call: Any) -> Iterator[Axis]:
-    """The axes along which a call's arrays may be parted."""
+def _free(call: Any) -> Iterator[Places]:
+    """The axes along which a call's arrays may be parted: their places there and in the outputs."""
     shapes, made = [array.shape for array in call.given], _made(call)
     # If each axis has a meaning of its own, statistics tell which ones are reduced.
     tells = call.op.stacks or call.entry != "call"
@@ -429,7 +422,7 @@ def _free(call: Any) -> Iterator[Axis]:
         for arrays in _alignments(call, axis):
             outputs = _outputs_along(forward, arrays)
             if outputs and None not in outputs and all(arrays[i] is not None for i in made):
-                yield Axis(arrays, outputs[: len(call.outputs)])
+                yield (*arrays, *outputs[: len(call.outputs)])
                 break
 
 

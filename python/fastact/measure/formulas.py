@@ -42,6 +42,12 @@ def sigmoid(x: Any, m: Any) -> Any:
     return 1 / (1 + m.exp(-x))
 
 
+def _swish_slope(x: Any, m: Any, alpha: float = 1.702) -> Any:
+    """s + p s (1 - s) with p = alpha x, s = sigmoid(p)."""
+    p = alpha * x
+    return sigmoid(p, m) + p * m.exp(-abs(p)) / (1 + m.exp(-abs(p))) ** 2
+
+
 def _gelu(x: Any, m: Any, approximate: str = "none") -> Any:
     if approximate == "tanh":  # (1 + tanh(u)) / 2 = sigmoid(2 u), which does not cancel
         return x * sigmoid(2 * m.sqrt(2 / m.pi) * (x + x * x * x * 44715 / 1000000), m)
@@ -146,18 +152,8 @@ DERIVATIVE = {
         (-0.3, INF),
     ),
     "gelu": Formula(_gelu_slope, (0.0, 1.0)),
-    # s + x s (1 - s) with s = sigmoid(x)
-    "silu": Formula(
-        lambda x, m: sigmoid(x, m) + x * m.exp(-abs(x)) / (1 + m.exp(-abs(x))) ** 2, (0.0, 1.0)
-    ),
-    # s + p s (1 - s) with p = alpha x, s = sigmoid(p)
-    "quick_gelu": Formula(
-        lambda x, m, alpha=1.702: (
-            sigmoid(alpha * x, m)
-            + alpha * x * m.exp(-abs(alpha * x)) / (1 + m.exp(-abs(alpha * x))) ** 2
-        ),
-        (0.0, 1.0),
-    ),
+    "silu": Formula(lambda x, m: _swish_slope(x, m, 1), (0.0, 1.0)),
+    "quick_gelu": Formula(_swish_slope, (0.0, 1.0)),
     # tanh(s) + x sech(s)^2 sigmoid(x) with s = softplus(x)
     "mish": Formula(
         lambda x, m: (

@@ -71,6 +71,11 @@ def least(dtype: Any) -> float:
     return float(2.0 ** (least - bits))
 
 
+def largest(dtype: Any) -> float:
+    """The largest finite number."""
+    return _format(dtype)[2]
+
+
 def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
     """The last rounding costs half a unit in the last place; error: the rounded value's own."""
     return ulp(np.abs(exact) + error, dtype) / 2

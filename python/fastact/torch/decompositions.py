@@ -29,7 +29,7 @@ class _Plain(Operations):
         return FORWARD[op.name].of(x, _MATHS, **parameters)
 
 
-_PLAIN = _Plain(torch)
+PLAIN = _Plain(torch)
 
 #: A namespace that formulas of activations ask for logarithms of numbers, too.
 _MATHS = SimpleNamespace(
@@ -48,7 +48,7 @@ def register(operator: Any, fake: Callable[..., Any], composed: Callable[..., An
 
 def composed(op: Any, named: Mapping[str, Any], dtypes: list[torch.dtype]) -> Any:
     """The results of a call, in these dtypes."""
-    wide = {name: _PLAIN.wide(value) for name, value in named.items()}
-    found = zip(formulas.results(op, wide, _PLAIN), dtypes, strict=True)
+    wide = {name: PLAIN.wide(value) for name, value in named.items()}
+    found = zip(formulas.results(op, wide, PLAIN), dtypes, strict=True)
     made = tuple(y.to(dtype) for y, dtype in found)
     return made if len(made) > 1 else made[0]

@@ -36,46 +36,43 @@ def expected(case: Case) -> Found:
         return reductions.of_groups(case, of) if case.has("by") else of(case)
 
 
-def errors(
-    op: Any,
-    shape: tuple[int, ...],
-    named: Mapping[str, Any],
-    incoming: Mapping[str, Any],
-    backward_of: Callable[[Any, Mapping[str, Any]], tuple[Any, ...]] | None = None,
-    entry: str = "backward",
-) -> dict[str, float]:
-    """The worst errors of what a call gives and of its gradients, in units of their bounds.
-
-    shape : of the data. named : the call's arguments, arrays of NumPy among them. incoming : the
-    results' gradients. backward_of : gives the gradients where that is not backward, by the
-    arguments that it would have. entry : another entry point than backward, of the same arguments.
-    Results and saved arrays are judged, and gradients for what was saved.
-    """
-    result, saves = op.bound("forward", named)()
-    saved = dict(zip(op.saves, saves, strict=True))
-    results = {n: a for n, a in saved.items() if a is not named.get(n)}
-    results |= dict(zip(op.results, arrays_of(result), strict=True))
-    forward = Case(op, "forward", shape, arrays_of(result)[0].dtype, named)
-    backward = forward.at(entry, **incoming, **saved, before=named)
-    of = backward_of or (lambda op, given: op.bound(entry, given)())
-    made = arrays_of(of(op, backward.given))
-    gradients = dict(zip(backward.results, made, strict=False))
-    found: dict[str, float] = {}
-    for case, parts in ((forward, results), (backward, gradients)):
-        exact = expected(case)
-        found |= {n: exact[n].error(y) for n, y in parts.items() if y is not None and n in exact}
-    return found
-
-
 @dataclass(frozen=True)
 class Call:
-    """A call with its arguments by name, and the results' gradients."""
+    """A call with its arguments by name, and the results' gradients.
+
+    shape : of the data. named : the call's arguments, arrays of NumPy among them. incoming : the
+    results' gradients.
+    """
 
     op: Any
     shape: tuple[int, ...]
     named: Mapping[str, Any]
     incoming: Mapping[str, Any]
 
-    def errors(self) -> dict[str, float]:
-        """Give the shares that `errors` computes for this call."""
-        return errors(self.op, self.shape, self.named, self.incoming)
+    def errors(
+        self,
+        entry: str = "backward",
+        backward_of: Callable[[Any, Mapping[str, Any]], tuple[Any, ...]] | None = None,
+    ) -> dict[str, float]:
+        """The worst errors of what it gives and of its gradients, in units of their bounds.
+
+        entry : another entry point than backward, of the same arguments. backward_of : gives the
+        gradients where that does not, by the arguments that it would have. Results and saved arrays
+        are judged, and gradients for what was saved.
+        """
+        op, named = self.op, self.named
+        result, saves = op.bound("forward", named)()
+        saved = dict(zip(op.saves, saves, strict=True))
+        results = {n: a for n, a in saved.items() if a is not named.get(n)}
+        results |= dict(zip(op.results, arrays_of(result), strict=True))
+        forward = Case(op, "forward", self.shape, arrays_of(result)[0].dtype, named)
+        backward = forward.at(entry, **self.incoming, **saved, before=named)
+        of = backward_of or (lambda op, given: op.bound(entry, given)())
+        made = arrays_of(of(op, backward.given))
+        gradients = dict(zip(backward.results, made, strict=False))
+        found: dict[str, float] = {}
+        for case, parts in ((forward, results), (backward, gradients)):
+            exact = expected(case)
+            judged = {n: y for n, y in parts.items() if y is not None and n in exact}
+            found |= {n: exact[n].error(y) for n, y in judged.items()}
+        return found

@@ -10,7 +10,7 @@ import numpy as np
 from ...measure.cases import Case
 from ...ops.bounds import computed_in
 from .. import reference
-from .common import Expected, slack, ulp, widened
+from .common import Expected, ulp, widened
 
 
 def allowed(
@@ -23,7 +23,7 @@ def allowed(
     bounds = op.bounds
     other = bounds.of_other(x, exact, dtype, parameters or {})
     of = "forward" if entry == "forward" else "derivative"
-    return bounds.before_rounding(exact, dtype, on_gpu, of) + other + slack(exact, dtype)
+    return bounds.before_rounding(exact, dtype, on_gpu, of) + other
 
 
 def own_parameters(op: Any, case: Case) -> dict[str, Any]:

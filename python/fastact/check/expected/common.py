@@ -5,13 +5,14 @@ float32 and the 16-bit types are judged in float64, float64 in the 64 bits of x8
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...derivatives.operations import Operations
 from ...measure.cases import DOUBLE, Case
 from ...ops.bounds import Activation, computed_in
 from ...ops.bounds import ulp as ulp
@@ -26,7 +27,8 @@ _LONG = np.longdouble
 class Expected:
     """The value of a result, and how far off it may be.
 
-    exact : in float64 or wider. allowed : how far off it may be, before it is rounded to its dtype.
+    exact : in float64 or wider. allowed : how far off it may be, before it is rounded to its dtype,
+    without the oracle's own error, which is allowed besides.
     rounds : whether that rounding adds half a ULP. judged : where; None: everywhere.
     nan : where it has to be a NaN whatever `exact` is; None: nowhere.
     adds : the type in which it is added to what is there; None: the one that it is computed in.
@@ -53,7 +55,7 @@ class Expected:
     def shares(self, result: Any) -> Any:
         """The errors of a result, each divided by what it may be; 0 where that is not judged."""
         result, exact = np.asarray(result), np.asarray(self.exact)
-        allowed = self.allowed
+        allowed = self.allowed * (1 + reference.BUDGET) + slack(exact, result.dtype)
         if self.rounds:
             allowed = allowed + ulp(np.abs(exact) + allowed, result.dtype) / 2
         if result.dtype == DOUBLE:  # half of the smallest number is none in float64
@@ -76,15 +78,15 @@ class Expected:
         return replace(self, exact=made[0], allowed=made[1], judged=made[2], nan=made[3])
 
 
+def finite(exact: Any, allowed: Any, judged: Any = True, **more: Any) -> Expected:
+    """A result that is judged where it is a number, and where its error has a bound."""
+    is_finite = np.isfinite(exact) & np.isfinite(allowed)
+    return Expected(exact, allowed, judged=judged & is_finite, **more)
+
+
 def wide(x: Any, dtype: Any) -> Any:
     """In the precision in which results of a dtype are judged."""
     return np.asarray(x).astype(reference.wide(dtype))
-
-
-def info_of(dtype: np.dtype[Any]) -> Any:
-    """The properties of a floating dtype, bfloat16 among them."""
-    of: Any = np.finfo if dtype.kind == "f" else importlib.import_module("ml_dtypes").finfo
-    return of(dtype)
 
 
 def widened(case: Case, name: str) -> Any:
@@ -94,6 +96,17 @@ def widened(case: Case, name: str) -> Any:
 
 #: Whether long double is wider than float64 here (on aarch64 it is, and slow; on MSVC it is not).
 _WIDER = np.finfo(_LONG).nmant > np.finfo(np.float64).nmant
+
+
+class _Wide(Operations):
+    """NumPy's arithmetic, and the oracle's activations."""
+
+    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
+        return reference.forward(op.name, x, **parameters)
+
+
+#: In which formulas of `derivatives` are the oracle's.
+WIDE = _Wide(np)
 
 
 def activation_of(name: str, on_gpu: bool = False, **parameters: Any) -> Activation:
@@ -106,4 +119,6 @@ def activation_of(name: str, on_gpu: bool = False, **parameters: Any) -> Activat
 
 def slack(exact: Any, dtype: np.dtype[Any]) -> Any:
     """How far off the oracle itself may be."""
-    return np.abs(exact) * (2.0**-58 if _WIDER else 2.0**-51) if dtype == DOUBLE else 0.0
+    if dtype != DOUBLE:
+        return 0.0
+    return np.where(np.isfinite(exact), np.abs(exact), 0.0) * (2.0**-58 if _WIDER else 2.0**-51)

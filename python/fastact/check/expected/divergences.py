@@ -12,7 +12,7 @@ from ...measure.cases import DOUBLE, Case
 from ...ops.bounds import is_narrow
 from ...ops.engine.axes import axes, reduced
 from .common import Expected, wide
-from .reductions import TINY
+from .statistics import TINY
 
 _MOST = float(np.finfo(np.float64).max) / 4
 _SINGLE = np.finfo(np.float32)

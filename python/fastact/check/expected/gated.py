@@ -25,7 +25,6 @@ from .common import Expected, activation_of, wide
 
 Array = NDArray[Any]
 Options = Mapping[str, Any]
-_WHOLE = 1 + reference.BUDGET
 
 
 def packed(op: Any, options: Options, a: Array, b: Array, axis: int) -> Array:
@@ -94,7 +93,7 @@ class _Gated:
         error = np.abs(self.c) * self.of_act + (np.abs(value) + self.of_act) * self.of_c
         narrow = self.u * (np.abs(y) + error) if is_narrow(self.dtype) else 0.0
         error = error + narrow + rounding(y, self.dtype, error)
-        return Expected(y, _WHOLE * error, False, self.usual & np.isfinite(y), nan)
+        return Expected(y, error, False, self.usual & np.isfinite(y), nan)
 
     def gradients(self) -> dict[str, Expected]:
         case, bounds, act, dtype = self.case, self.bounds, self.act, self.dtype
@@ -120,12 +119,12 @@ class _Gated:
         total, each, sums = partial(np.sum, axis=others), [], []
         kept = (judged[0] & judged[1]).all(others)
         for d, of_d, fits, bias in zip((da, db), (of_da, of_db), judged, self.biases, strict=True):
-            each.append((d, _WHOLE * (of_d + rounding(d, dtype, of_d)) + tiny, fits))
+            each.append((d, of_d + rounding(d, dtype, of_d) + tiny, fits))
             if bias is not None:  # a sum has the errors of all its terms, whatever its dtype
                 exact, size, of_terms = map(total, (d, np.abs(d), of_d))
                 error = bounds.dbias.allowed(exact, size, bias.dtype, of_terms)
                 judged_sum = kept & (np.abs(exact) < 1e300)
-                sums.append((exact, _WHOLE * error + total(tiny), judged_sum))
+                sums.append((exact, error + total(tiny), judged_sum))
         found = {
             n: Expected(*of[:2], False, of[2]) for n, of in zip(("da", "db"), each, strict=True)
         }

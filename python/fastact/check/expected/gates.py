@@ -9,23 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...derivatives import formulas, gates
-from ...derivatives.operations import Operations
 from ...measure.cases import Case
-from ...ops.bounds import rounding, unit_roundoff
-from .. import reference
-from .common import Expected, widened
+from ...ops.bounds import unit_roundoff
+from .common import WIDE, Expected, finite, widened
 
 _BIASES = ("bias", "recurrent_bias")
-
-
-class _Wide(Operations):
-    """NumPy's arithmetic, and the oracle's activations."""
-
-    def call(self, op: Any, x: Any, parameters: Mapping[str, Any]) -> Any:
-        return reference.forward(op.name, x, **parameters)
-
-
-_WIDE = _Wide(np)
 
 
 def expected(case: Case) -> dict[str, Expected]:
@@ -39,8 +27,8 @@ def expected(case: Case) -> dict[str, Expected]:
     named = {name: widened(before, name) for name in takes if before.has(name)}
     letters = case.given.get("order", "").replace("c", "g") or op.letters
     named["order"] = letters + op.kept[op.count :]
-    values = dict(zip(op.results, gates.results(op, named, _WIDE), strict=True))
-    each = gates.activated(op, named, _WIDE).values()
+    values = dict(zip(op.results, gates.results(op, named, WIDE), strict=True))
+    each = gates.activated(op, named, WIDE).values()
     like = named[op.state].shape
     values["gates"] = np.concatenate([np.broadcast_to(gate, like) for gate in each], axis=-1)
     scale, again = _scales(op, named, letters)
@@ -49,7 +37,7 @@ def expected(case: Case) -> dict[str, Expected]:
     if case.option("recompute"):  # nothing is kept
         del values["gates"]
     error = op.bounds.state_ulp * unit_roundoff(case.dtype) * scale
-    return {n: _judged(value, _beside(error, value), case.dtype) for n, value in values.items()}
+    return {n: finite(value, _beside(error, value)) for n, value in values.items()}
 
 
 def _scales(op: Any, named: Mapping[str, Any], letters: str) -> tuple[Any, Any]:
@@ -82,21 +70,21 @@ def _gradients(
     saved = {n: values[n] for n in ("gates", "c") if n in values}
     if not case.option("recompute"):
         saved |= {n: widened(case, n) for n in saved if case.has(n)}
-    found = gates.gradients(op, dys, {**named, **saved}, _WIDE)
+    found = gates.gradients(op, dys, {**named, **saved}, WIDE)
     returned = np.asarray(sum(np.abs(dy) for dy in dys if dy is not None))
     each = bounds.gradient_ulp * unit_roundoff(case.dtype) * scale * returned
     made = {}
     for gradient, name in zip(op.gradients, op.differentiated, strict=True):
         at = formulas.standing(op, name, named)
         if name not in _BIASES:
-            made[gradient] = _judged(found[name], _beside(each, found[name]), case.dtype)
+            made[gradient] = finite(found[name], _beside(each, found[name]))
         elif at is not None:
             exact = found["recurrent" if name == "recurrent_bias" else "gates"]
             parts = exact, np.abs(exact), _beside(each, exact)
             total, size, error = (_rows(part).sum(0) for part in parts)
             to = np.asarray(before.given[at]).dtype
             allowed = bounds.dbias.allowed(total, size, to, error) if exact.size else 0 * total
-            made[gradient] = _expected(total, allowed)
+            made[gradient] = finite(total, allowed, rounds=False)
     return made
 
 
@@ -108,12 +96,3 @@ def _beside(error: Any, packed: Any) -> Any:
     """Repeat an error of the state's shape for the arrays that lie beside each other in one."""
     times = packed.shape[-1] // max(error.shape[-1], 1)
     return np.concatenate([error] * times, axis=-1) if packed.size else np.zeros(packed.shape)
-
-
-def _judged(exact: Any, error: Any, dtype: Any) -> Expected:
-    return _expected(exact, error + rounding(exact, dtype, error))
-
-
-def _expected(exact: Any, error: Any) -> Expected:
-    error = (1 + reference.BUDGET) * error
-    return Expected(exact, error, False, np.isfinite(exact) & np.isfinite(error))

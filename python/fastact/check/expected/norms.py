@@ -15,7 +15,7 @@ from ...ops.bounds import Activation, computed_in
 from ...ops.dropout import dropout
 from ...ops.engine.fused import IDENTITY
 from .. import reference
-from .common import Expected, activation_of, slack, ulp, wide, widened
+from .common import Expected, activation_of, finite, ulp, wide, widened
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,6 @@ class _Gate:
     def to_gate(self, a: Any, b: Any, of_b: Any) -> tuple[Any, Any]:
         """The product (a b) act'(gate)."""
         return self.product(*self.product(a, 0.0, b, of_b), self.slope, self.of_slope)
-
-    def rounded(self, exact: Any, error: Any) -> tuple[Any, Any]:
-        """A result in the dtype."""
-        return exact, (1 + reference.BUDGET) * (error + bounds.rounding(exact, self.dtype, error))
 
 
 class _Norm:
@@ -232,7 +228,7 @@ class _Norm:
             nan = nan | self.gate.nan
         found = {
             "y": Expected(
-                back(rows, y), back(rows, error), False, back(rows, judged), back(rows, nan)
+                back(rows, y), back(rows, error), True, back(rows, judged), back(rows, nan)
             )
         }
         if kind.adds:
@@ -247,34 +243,31 @@ class _Norm:
         """Give y, and how far from it the op may be: also of a z, or from an x, that is gated."""
         gate, of_z = self.gate, self._of_z(e)
         if gate is None:
-            allowed = self.act.allowed(e.z, of_z, self.dtype)
-            return self.act.value(e.z), (1 + reference.BUDGET) * allowed
+            return self.act.value(e.z), self.act.of_value(e.z, of_z, self.dtype)
         if self.of_x is None:
-            return gate.rounded(*gate.gated(e.z, of_z))
+            return gate.gated(e.z, of_z)
         of_xhat = e.rstd * self.of_x  # which moves xhat weight, with the rstd of x
         moved = np.abs(e.weight) * (of_xhat + np.abs(e.xhat) * e.over(np.abs(e.xhat) * of_xhat))
-        return gate.rounded(e.z, of_z + moved)
+        return e.z, of_z + moved
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
         """The statistics."""
-        of, rows, computed = self.bounds, self.rows, computed_in(self.dtype)
+        of, rows = self.bounds, self.rows
         to, found, rough = rows.statistics, {}, self._is_rough()
         if rows.centred:
-            error: Any = ulp(mean, computed) / 2
+            error: Any = 0.0 * mean
             if not given and x.size:
                 size, apart = (np.abs(x - m).mean(rows.axes, keepdims=True) for m in (0, mean))
                 error = of.moments * size + (of.rough * 2.0**-24 * apart if rough else 0.0)
-                error = error + bounds.rounding(mean, computed, error)
-            found["mean"] = Expected(mean.reshape(to), error.reshape(to), False, usual)
+            found["mean"] = Expected(mean.reshape(to), error.reshape(to), True, usual)
         # Half the relative error of a variance.
         share = of.moments if self.dtype == DOUBLE else 2.0**-34
         share = of.rough * 2.0**-24 if rough else share
         far = np.abs(mean * rstd) if rows.centred else 0 * rstd
         error = (share + 2.0**-52 * far) * np.abs(rstd)
-        error = error + bounds.rounding(rstd, computed, error)
         if self.of_x is not None:
             error = error + rstd**2 * reference.average(np.abs(x * rstd) * self.of_x, rows.axes)
-        return {**found, "rstd": Expected(rstd.reshape(to), error.reshape(to), False, usual)}
+        return {**found, "rstd": Expected(rstd.reshape(to), error.reshape(to), True, usual)}
 
     def _moved(self, x: Any, mean: Any) -> dict[str, Expected]:
         """The running statistics after a batch."""
@@ -299,8 +292,7 @@ class _Norm:
 
     def _backward(self, exact: Any) -> dict[str, Expected]:
         rows, reduces = self.rows, self.case.entry == "backward_reduce"
-        to = DOUBLE if reduces else next(iter(self.dtypes.values()), self.dtype)
-        found = self._gradients(exact, to)
+        found = self._gradients(exact)
         names = {"bias": "sum_dy", "weight": "sum_dy_xhat"} if reduces else {}
         shape = rows.statistics if reduces else rows.parameter
         given = names or [k for k in self.kind.weights if k in self.arrays]
@@ -313,20 +305,16 @@ class _Norm:
             more = widened(self.case, "dtotal")
             dx, error = parts["dx"]
             size = np.abs(dx) + np.abs(more)
-            error = error + ulp(size, computed_in(self.dtype)) + ulp(dx + more, self.dtype) / 2
-            parts["dx"] = [dx + more, error]
+            parts["dx"] = [dx + more, error + ulp(size, computed_in(self.dtype))]
         if self.kind.drops:
             dx, error = parts["dresidual"] = parts["dx"]
+            error = error + bounds.rounding(dx, self.dtype, error)
             told = self._dropping()
             kept, scale = reference.kept(dx.shape, **told), 1 / max(1 - told["p"], 2.0**-53)
             dx, error = (np.where(kept, a * scale, 0.0) for a in (dx, error))
-            error = error + dropout.bounds.of_result(dx, dx, self.dtype)
-            parts["dx"] = [dx, error + ulp(dx, self.dtype) / 2 + slack(dx, self.dtype)]
+            parts["dx"] = [dx, error + dropout.bounds.of_result(dx, dx, self.dtype)]
         fits = self._fits(exact)
-        return {
-            name: Expected(of, error, False, np.isfinite(of) & np.isfinite(error) & fits)
-            for name, (of, error) in parts.items()
-        }
+        return {name: finite(of, error, fits) for name, (of, error) in parts.items()}
 
     def _fits(self, e: Any) -> bool:
         """Whether no product on the way to a gradient overflows: sums would have two infinities."""
@@ -341,17 +329,16 @@ class _Norm:
         )
         return not any(np.any((np.abs(a) > most) & np.isfinite(a)) for a in parts)
 
-    def _of_norm(
-        self, e: _Exact, to: Any, dtype: Any, of_dy: Any = 0.0
-    ) -> dict[str, tuple[Any, Any]]:
+    def _of_norm(self, e: _Exact, of_dy: Any = 0.0) -> dict[str, tuple[Any, Any]]:
         """Give dx (of the shape `split`), dweight and dbias, each with how far off the op may be.
 
-        e : the exact norm of the statistics that backward is given. to : the dtype of the
-        parameters' gradients. of_dy : how far off dy is, where there is no activation.
+        e : the exact norm of the statistics that backward is given. of_dy : how far off dy is,
+        where there is no activation.
         """
-        of, total, u = self.bounds, partial(summed, self.rows), bounds.unit_roundoff(dtype)
+        of, total, u = self.bounds, partial(summed, self.rows), self.u
         p, xhat, dx = e.p, e.xhat, e.dx
-        of_p = self.act.of_gradient(e.dy, e.z, self._again(e, self._wide_bias(e)), dtype) + of_dy
+        of_z = self._again(e, self._wide_bias(e))
+        of_p = self.act.of_gradient(e.dy, e.z, of_z, self.dtype) + of_dy
         g, of_g = np.abs(p * e.weight), of_p * np.abs(e.weight)
         if not e.depends:
             error = of.given * u * g + of_g
@@ -361,29 +348,28 @@ class _Norm:
             error = of.gradient * u * g + of_g + np.abs(xhat) * e.over(averaged * np.abs(xhat))
             if self.rows.centred:
                 error = error + e.over(averaged)
-        error = np.abs(e.rstd) * error
-        found = {"dx": (dx, error + bounds.rounding(dx, dtype, error))}
+        found = {"dx": (dx, np.abs(e.rstd) * error)}
         parts = {"dweight": (p * xhat, of_p * np.abs(xhat)), "dbias": (p, of_p)}
         for name, (terms, of_terms) in parts.items():
             exact, count = total(terms), total(1.0 + 0.0 * np.abs(terms))
             error = self._of_sum(of.summed, count) * u * total(np.abs(terms)) + total(of_terms)
-            found[name] = exact, error + bounds.rounding(exact, to, error)
-        return {n: (exact, (1 + reference.BUDGET) * error) for n, (exact, error) in found.items()}
+            found[name] = exact, error
+        return found
 
-    def _gradients(self, e: Any, to: Any) -> dict[str, tuple[Any, Any]]:
+    def _gradients(self, e: Any) -> dict[str, tuple[Any, Any]]:
         """Give the gradients, dgate too; e : exact values, for dy and the gated x."""
         gate = self.gate
         if gate is None:
-            return self._of_norm(e, to, self.dtype, self.of_dy)
+            return self._of_norm(e, self.of_dy)
         if self.of_x is None:
             dy, (p, of_p) = e.dy, gate.gated(e.dy)
             e = replace(e, dy=p)
             of_z = self._again(e)
-            dgate = gate.rounded(*gate.to_gate(dy, e.z, of_z))
-            return {**self._of_norm(e, to, self.dtype, of_p), "dgate": dgate}
-        of = self._of_norm(e, to, computed_in(self.dtype))
+            return {**self._of_norm(e, of_p), "dgate": gate.to_gate(dy, e.z, of_z)}
+        of = self._of_norm(e)
         of_xhat = e.rstd * self.of_x
         du, error = of["dx"]
+        error = error + bounds.rounding(du, computed_in(self.dtype), error)
         xhat, g = e.xhat, e.dy * e.weight
         moved = of_xhat * np.abs(e.over(g * xhat))
         moved = moved + (np.abs(xhat) + of_xhat) * e.over(np.abs(g) * of_xhat)
@@ -392,8 +378,8 @@ class _Norm:
         dweight, of_dweight = of["dweight"]
         of_dweight = of_dweight + summed(self.rows, np.abs(e.dy) * of_xhat)
         return {
-            "dx": gate.rounded(*gate.gated(du, error)),
-            "dgate": gate.rounded(*gate.to_gate(x, du, error)),
+            "dx": gate.gated(du, error),
+            "dgate": gate.to_gate(x, du, error),
             "dweight": (dweight, of_dweight),
         }
 
@@ -416,5 +402,4 @@ class _Norm:
         size = np.abs(p) + np.abs(first) + np.abs(e.xhat * second)
         far = 2.0**-24 * u * np.abs(e.mean * e.rstd * second)
         error = np.abs(e.rstd * e.weight) * (of_p + 16 * u * size + far)
-        dx, error = back(rows, dx), back(rows, error)
-        return Expected(dx, error, True, np.isfinite(dx) & np.isfinite(error))
+        return finite(back(rows, dx), back(rows, error))

@@ -20,7 +20,7 @@ from ...ops.bounds import (
 )
 from ...ops.engine import axes
 from .. import reference
-from .common import Expected, info_of, wide, widened
+from .common import Expected, finite, wide, widened
 
 Found = dict[str, Expected]
 _OF_LSE = SoftmaxBounds("logsumexp")
@@ -43,7 +43,7 @@ def _is_rough(case: Case) -> bool:
 
 def _tiny(case: Case) -> float:
     """The error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
-    info = info_of(computed_in(case.dtype))
+    info = np.finfo(computed_in(case.dtype))
     return float(info.smallest_normal if case.on_gpu else info.smallest_subnormal)
 
 
@@ -64,8 +64,7 @@ def _rest(lse: Any, dtype: Any) -> Expected:
 
 
 def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) -> Found:
-    judged = judged & np.isfinite(exact) & np.isfinite(error)
-    return {case.op.gradients[0]: Expected(exact, error, False, judged, nan)}
+    return {case.op.gradients[0]: finite(exact, error, judged, rounds=False, nan=nan)}
 
 
 # --- functions of rows ----------------------------------------------------------------------------
@@ -98,7 +97,7 @@ class _Rows:
                 parts.append(wide(mask.astype(computed_in(case.dtype)), case.dtype))
         self.z = np.where(self.out, -np.inf, sum(parts)) if self.masked else scores
         self.size = sum(np.abs(np.where(np.isfinite(part), part, 0)) for part in parts)
-        largest = float(info_of(computed_in(case.dtype)).max) / 4
+        largest = float(np.finfo(computed_in(case.dtype)).max) / 4
         too_large = (np.abs(scores) > largest) & np.isfinite(x)
         too_large = too_large | ((np.abs(self.z) > largest) & np.isfinite(self.z))
         self.fits = ~too_large.any(self.over, keepdims=True)
@@ -178,7 +177,7 @@ def _rows_gradient(case: Case) -> dict[str, Expected]:
         x = np.where(y == 0, 0, widened(case, "x"))
         over_cap = np.abs(x * scale) / softcap
         slope = 1 / np.cosh(over_cap) ** 2  # 1 - tanh(over_cap)^2, without its cancellation
-        least = float(info_of(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
+        least = float(np.finfo(computed_in(dtype)).smallest_normal)  # below it, a slope may be 0
         tiny = tiny * (1 + np.abs(scale)) + 4 * least * np.abs(exact)
         exact, factor = exact * slope, factor * slope
         error = (9 * u + 2.0**-52 * np.minimum(over_cap, 1000)) * np.abs(exact)
@@ -201,8 +200,7 @@ def _sink_gradient(case: Case, dy: Any, y: Any, count: int) -> Found:
     share_of = (4 + _more_terms(case, count)) * unit_roundoff(case.dtype) + 2.0**-46
     error = with_rounding(exact, sink.dtype, share_of * total)
     error = error + _tiny(case) * np.sum(np.abs(dy) + 1)
-    judged = np.isfinite(exact) & np.isfinite(error)
-    return {"dsink": Expected(exact, error, False, judged, adds=DOUBLE)}
+    return {"dsink": finite(exact, error, rounds=False, adds=DOUBLE)}
 
 
 def _lse_gradient(case: Case) -> dict[str, Expected]:

@@ -13,6 +13,8 @@ import fastact as fa
 
 from .module import WithActivation
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "Linear"]
+
 
 def _bias_act(product: Tensor, bias: Tensor | None, axis: int, fused: Any) -> Tensor:
     """The activation of a product and a bias, if there is one."""

@@ -14,6 +14,8 @@ from . import bias, gates, norms, plain, sync_batch_norm  # noqa: F401
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
+__all__ = ["Report", "convert", "revert"]
+
 #: Modules to convert: classes of torch's, or a function of a module's name and the module.
 Only: TypeAlias = (
     "type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] | "
@@ -201,6 +203,13 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
     report.converted[name] = cls.__name__
 
 
+def _neighbours(name: str, sequence: torch.nn.Sequential) -> Iterator[tuple[Any, ...]]:
+    """Yield the names of two modules in a row, the key of the second, and both."""
+    for keys in pairwise([*sequence._modules]):
+        names = [f"{name}.{key}".lstrip(".") for key in keys]
+        yield names, keys[1], *map(sequence._modules.get, keys)
+
+
 def _fuse_neighbours(
     name: str,
     sequence: torch.nn.Sequential,
@@ -211,9 +220,7 @@ def _fuse_neighbours(
     """Take activations of a sequence into the layers before them."""
     if type(sequence).forward is not torch.nn.Sequential.forward or _has_own_forward(sequence):
         return
-    for key, following in pairwise(list(sequence._modules)):
-        layer, activation = sequence._modules[key], sequence._modules[following]
-        names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
+    for names, following, layer, activation in _neighbours(name, sequence):
         if not isinstance(activation, ActivationModule) or type(activation) not in _ORIGINALS:
             continue
         if _has_own_forward(activation) or activation.leaves(activation):
@@ -246,12 +253,10 @@ def _part_neighbours(
     name: str, sequence: torch.nn.Sequential, places: Counter[int], report: Report
 ) -> None:
     """Put activations of a sequence behind the layers that took them in."""
-    for key, following in pairwise(list(sequence._modules)):
-        layer, stand_in = sequence._modules[key], sequence._modules[following]
+    for names, following, layer, stand_in in _neighbours(name, sequence):
         (activation,) = getattr(stand_in, "stands_for", (None,))
         if activation is None or not isinstance(layer, WithActivation):
             continue
-        names = [f"{name}.{key}".lstrip("."), f"{name}.{following}".lstrip(".")]
         op = ACTIVATIONS[activation.op].name
         if layer.fused != {"activation": op, **activation.options(activation)}:
             report.left[names[0]] = f"its activation is not the one that was in {names[1]}"

@@ -18,10 +18,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 import fastact as fa
 
+from ...derivatives.gates import results
 from ...interop import foreign
 from ..autograd import Function
+from ..decompositions import PLAIN
 from .module import Module, shape_of
 from .recomputed import differentiated_by
+
+__all__ = ["GRU", "LSTM", "GRUCell", "LSTMCell"]
 
 
 class LSTMCell(Module, torch.nn.LSTMCell):
@@ -182,27 +186,14 @@ def _in_torch(op: Any, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
             for state, first in zip(states, arrays.initial, strict=True)
         )
         recurrent = functional.linear(states[0], arrays.weight_hh, arrays.bias_hh)
-        h, *others = (_gru_step if op.takes_recurrent else _lstm_step)(
-            projected, recurrent, *states
-        )
+        given = {"gates": projected, "recurrent": recurrent, op.state: states[-1]}
+        h, *others = results(op, given, PLAIN)
         if arrays.weight_hr is not None:
             h = functional.linear(h, arrays.weight_hr)
         states = after[i] = (h, *others)
     each = [list(state) for state in zip(*(after[i] for i in steps.order), strict=True)]
     in_time = [after[i][0] for i in sorted(after)]
     return torch.cat(in_time), *map(_last, each)
-
-
-def _lstm_step(gates: Tensor, recurrent: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    i, f, g, o = (gates + recurrent).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
-def _gru_step(gates: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-    (r, z, n), (of_r, of_z, of_n) = gates.chunk(3, -1), recurrent.chunk(3, -1)
-    n = (n + (r + of_r).sigmoid() * of_n).tanh()
-    return (n + (z + of_z).sigmoid() * (h - n),)
 
 
 class _Recurrence(Function):

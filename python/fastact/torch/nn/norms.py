@@ -12,6 +12,9 @@ import fastact as fa
 
 from .module import WithActivation, computed_in, shape_of
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ += ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
+
 
 class _OverLastAxes(WithActivation):
     """The part that the norms of the last axes share."""
@@ -122,14 +125,13 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
         elif momentum is None:
             momentum = 0.0
         is_used = tracks or not self.training
-        mean, var = (self.running_mean, self.running_var) if is_used else (None, None)
-        return self._normalize(input, mean, var, uses_batch, momentum, before)
+        running = (self.running_mean, self.running_var) if is_used else (None, None)
+        return self._normalize(input, running, uses_batch, momentum, before)
 
     def _normalize(
         self,
         input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
+        running: tuple[Tensor | None, Tensor | None],
         uses_batch: bool,
         momentum: float | None,
         num_batches: int | None,
@@ -137,8 +139,7 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
         """The result; in training the running statistics are moved."""
         return fa.batch_norm(  # type: ignore[no-any-return]
             input,
-            running_mean,
-            running_var,
+            *running,
             self.weight,
             self.bias,
             uses_batch,

@@ -12,6 +12,9 @@ import fastact as fa
 from ...interop import foreign
 from .module import Module, computed_in
 
+__all__ = ["GLU", "CrossEntropyLoss", "Dropout", "PReLU"]
+__all__ += ["LogSoftmax", "Softmax", "Softmax2d", "Softmin"]
+
 
 class Dropout(Module, torch.nn.Dropout):
     """`torch.nn.Dropout` by `fastact.dropout`.

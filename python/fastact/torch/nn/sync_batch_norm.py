@@ -20,6 +20,8 @@ from ..autograd import Function, apply, of_batch
 from .norms import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .recomputed import differentiated_by
 
+__all__ = ["SyncBatchNorm"]
+
 _WHERE = "fastact.torch.nn.SyncBatchNorm"
 
 
@@ -55,17 +57,15 @@ class SyncBatchNorm(BatchNorm):
     def _normalize(
         self,
         input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
+        running: tuple[Tensor | None, Tensor | None],
         uses_batch: bool,
         momentum: float | None,
         num_batches: int | None,
     ) -> Tensor:
-        running = (running_mean, running_var)
         is_parted = self.training and distributed.is_available() and distributed.is_initialized()
         group = (self.process_group or distributed.group.WORLD) if is_parted else None
         if group is None or distributed.get_world_size(group) == 1:
-            return super()._normalize(input, *running, uses_batch, momentum, num_batches)
+            return super()._normalize(input, running, uses_batch, momentum, num_batches)
         share = 1 / (num_batches + 1) if momentum is None and num_batches is not None else momentum
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError(
