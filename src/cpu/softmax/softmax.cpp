@@ -144,20 +144,16 @@ struct Backward : RowBlocks {
   // for the sum of a single one is still there.
   void visit(int64_t first, int64_t m) {
     std::fill(sums, sums + m, 0.0);
-    if (is_single) {
-      const RowsBlock b{first, m, 0, size};
-      const BlockRows of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
-      loops.sum[job.kind](of_dy, of_y, m, size, sums);
-      save_dsinks(first, m, sums);
-      return make_gradient(b, of_dy, of_y);
-    }
+    BlockRows of_dy, of_y{};
     for_blocks(first, m, [&](const RowsBlock& b) {
-      const BlockRows of_y = sums_products ? load(Softmax::kOut, b, y) : BlockRows{};
-      loops.sum[job.kind](load(Softmax::kDy, b, dy), of_y, m, b.n, sums);
+      of_dy = load(Softmax::kDy, b, dy);
+      if (sums_products || is_single) of_y = load(Softmax::kOut, b, y);
+      loops.sum[job.kind](of_dy, of_y, m, b.n, sums);
     });
     save_dsinks(first, m, sums);
     for_blocks(first, m, [&](const RowsBlock& b) {
-      make_gradient(b, load(Softmax::kDy, b, dy), load(Softmax::kOut, b, y));
+      if (!is_single) of_dy = load(Softmax::kDy, b, dy), of_y = load(Softmax::kOut, b, y);
+      make_gradient(b, of_dy, of_y);
     });
   }
 

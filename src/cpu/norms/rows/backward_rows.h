@@ -155,7 +155,7 @@ struct BackwardRows : BackwardArrays, NormChunks {
   void put(const Band& rows) {
     if (!holds_dx && !has_dgate) return;
     for_parts(rows, [&](int64_t at, int64_t n) {
-      if (norm.gate_first) find_gradients(n, dx + at, dgate + at);
+      if (norm.gate_first) find_gradients(n, at);
       if (holds_dx && (s.data[Norm::kDx] || norm.drops)) store(dx + at, n);
       if (has_dgate) reader.store(Norm::kDGate, dgate + at, norm.accumulate);
     });
@@ -180,7 +180,7 @@ struct BackwardRows : BackwardArrays, NormChunks {
   // Makes p, x and dgate of a chunk of a row, which begin at byte `at` of what is held. A norm that
   // casts has g, rounded, in the place of p, and no weight.
   void make(const BackwardRow& row, const NormChunk& c, int64_t at, char* cast_sums) {
-    char* const own = p + at;
+    char* const own = const_cast<char*>(row.p) + c.column * item;  // written if it is held
     const char* of_x = row.x + c.column * item;
     if (norm.gate_first)
       multiply(norm, load_gate(c.n, z), reader.load(Norm::kIn, dy), c.n, x + at);
@@ -237,10 +237,11 @@ struct BackwardRows : BackwardArrays, NormChunks {
     s.kernels->plus[false](sum, z, sum, n);
   }
 
-  // dgate of x that is gated, and dx, of the gradient of their product, which it was.
-  void find_gradients(int64_t n, char* gradient, char* to) {
-    if (has_dgate) make_dgate(reader.load(Norm::kIn, dy), gradient, n, to);
-    multiply(norm, load_gate(n, z), gradient, n, gradient);
+  // dgate of x that is gated, and dx, of the gradient of their product, which it was: n elements of
+  // them from byte `at` on.
+  void find_gradients(int64_t n, int64_t at) {
+    if (has_dgate) make_dgate(reader.load(Norm::kIn, dy), dx + at, n, dgate + at);
+    multiply(norm, load_gate(n, z), dx + at, n, dx + at);
   }
 
   // Stores the n elements of a gradient, to which the reader went; values is overwritten. Dropout

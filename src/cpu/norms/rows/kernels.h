@@ -79,8 +79,8 @@ struct NormKernels {
   void (*finish[2])(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                     const char* weight, char* dweight, char* dbias);
 
-  // For the spans of a row from one on: both sums OUT [spans][2] of each, without weights, of n
-  // elements or less; dx, by its means.
+  // For spans of a row, from number `first` on: both sums OUT [spans][2] of each, without weights;
+  // and dx, by the row's means, of spans that have kLeastSpan elements at least.
   void (*sum_spans)(const BackwardRow& row, int64_t first, int64_t spans, int64_t n, double* both);
   void (*finish_spans)(const BackwardRow& row, int64_t first, int64_t spans, int64_t n,
                        const SpanValues& weight);

@@ -9,7 +9,8 @@
 //   forward    pass 1 over the row: its moments (reductions/kernels.h), or sum of squares
 //              pass 2, from the cache: z = xhat w + b, then f in place, then the store
 //   backward   pass 1: p = dy f'(z), and the sums of p w and of p w xhat
-//              pass 2, from the cache: dx, and the sums of the parameters' gradients
+//              pass 2, from the cache: dx, and the sums of the parameters' gradients. What is no
+//              array that the kernels take is made once, of whole rows (backward_rows.h)
 //
 // Where x is dropped, forward makes the sum by dropout's kernels, and backward, of a chunk of dx
 // that it has just stored, the gradient of x.
@@ -19,9 +20,7 @@
 //   kPerRow       one weight and one bias a row (instance_norm)
 //   kPerElement   one an element (layer_norm, rms_norm). Up to 16 rows, a band, go through pass 2
 //                 together, chunk by chunk, so that a chunk of the parameters' sums stays in the
-//                 first-level cache for all of them. 16-bit data without an activation that need a
-//                 buffer: as many whole rows of a band as it holds are converted once, for both
-//                 passes
+//                 first-level cache for all of them
 //   kPerSpan      one a span of neighbours (group_norm of NCHW), whose two sums serve dx and the
 //                 parameters
 //   kMixed        anything else: the parameters are spread over a chunk, and their sums gathered
@@ -33,7 +32,8 @@
 // The sums of the parameters' gradients are of the compute type within a band and double beyond it.
 // Each row of sums is over a fixed block of the batch, and these rows are merged in the order of
 // the blocks: the bits do not depend on the number of threads. A workspace holds these rows, at
-// most 32 of them and 16 MiB in all (a single one where it is longer than a million elements).
+// most 32 of them and 16 MiB in all (a single one where it is longer than a million elements), and
+// behind them what each thread of backward makes.
 //
 // A normalization row belongs to one thread. Measurements, and what was tried and rejected:
 // docs/design/norms.md.
