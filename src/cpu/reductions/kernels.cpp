@@ -869,8 +869,7 @@ bool divide(double* x, const double* counts, double count, int64_t n) {
    few<5, is, A, T>, few<6, is, A, T>, few<7, is, A, T>, few<8, is, A, T>}
 #define FASTACT_ROWS(A, T) \
   add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T), spread<A, T>
-#define FASTACT_REDUCE(A, T) \
-  {blocks<A, T>, add_terms<A, T>, end_terms<A, T>, FASTACT_ROWS(A, T)}
+#define FASTACT_REDUCE(A, T) {blocks<A, T>, add_terms<A, T>, end_terms<A, T>, FASTACT_ROWS(A, T)}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
   {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \
