@@ -42,7 +42,6 @@ FASTACT_HD V unless_skipped(V x, V value) {
 // of T come to them.
 //   Adder       adds terms to a lane. It is made of 1, which the compiler must not know
 //               (hidden_one), and of the shift. A neutral term changes nothing.
-//   first       a lane of one term
 //   Plain       the accumulator that does the same to terms without NaN, faster; void: none. Where
 //               it has a set less, that is the count.
 //   settle      the results of n terms from their folded lanes
@@ -68,11 +67,6 @@ struct Sum {
     }
     FASTACT_HD V neutral() const { return kCounts ? V{} + __builtin_nan("") : -V{}; }
   };
-  template <class V>
-  static FASTACT_HD void first(V x, V, V (&lane)[kSets]) {
-    lane[0] = Term::of(unless_skipped<kCounts>(x, x));
-    if constexpr (kCounts) lane[1] = unless_skipped<kCounts>(x, V{} + 1);
-  }
   static FASTACT_HD void settle(double, const double* lane, int64_t pitch, int64_t, double* result,
                                 int64_t to_pitch) {
     for (int s = 0; s < kSets; ++s) result[s * to_pitch] = lane[s * pitch];
@@ -120,12 +114,6 @@ struct Shifted {
     }
     FASTACT_HD V neutral() const { return kSkips ? V{} + __builtin_nan("") : -minus; }
   };
-  template <class V>
-  static FASTACT_HD void first(V x, V shift, V (&lane)[kSets]) {
-    lane[0] = unless_skipped<kSkips>(x, x - shift);
-    lane[1] = lane[0] * lane[0];
-    if constexpr (kSkips) lane[kCount] = unless_skipped<kSkips>(x, V{} + 1);
-  }
   // No terms give 0.
   static FASTACT_HD void settle(double shift, const double* lane, int64_t pitch, int64_t n,
                                 double* result, int64_t to_pitch) {
@@ -717,10 +705,13 @@ FASTACT_HD void fold_few(const V (&x)[n], int64_t i, const double* shift, double
                          int64_t pitch) {
   V from = V{}, sets[A::kSets][n], folded[A::kSets];
   if (A::kHasShift) load_to(from, shift + i);
+  const typename A::template Adder<double, V> add(V{} + 1, from);
 #pragma GCC unroll 8
   for (int k = 0; k < n; ++k) {
     V lane[A::kSets];
-    A::first(x[k], from, lane);
+#pragma GCC unroll 4
+    for (int s = 0; s < A::kSets; ++s) lane[s] = -V{};
+    add(x[k], lane);
 #pragma GCC unroll 4
     for (int s = 0; s < A::kSets; ++s) sets[s][k] = lane[s];
   }
@@ -781,8 +772,9 @@ void spread(const char* x, int64_t step, int64_t n, const double* shift, double*
             int64_t pitch) {
   for (int64_t i = 0; i < n; ++i) {
     double lane[A::kSets];
-    A::first(to_double(*reinterpret_cast<const T*>(x + i * step)), A::kHasShift ? shift[i] : 0.0,
-             lane);
+    for (int s = 0; s < A::kSets; ++s) lane[s] = -0.0;
+    const typename A::template Adder<double, double> add(1, A::kHasShift ? shift[i] : 0.0);
+    add(to_double(*reinterpret_cast<const T*>(x + i * step)), lane);
     write_lane(lane, lanes + i, pitch);
   }
 }
@@ -877,8 +869,7 @@ bool divide(double* x, const double* counts, double count, int64_t n) {
    few<5, is, A, T>, few<6, is, A, T>, few<7, is, A, T>, few<8, is, A, T>}
 #define FASTACT_ROWS(A, T) \
   add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T), spread<A, T>
-#define FASTACT_REDUCE(A, T) \
-  {blocks<A, T>, add_terms<A, T>, end_terms<A, T>, FASTACT_ROWS(A, T)}
+#define FASTACT_REDUCE(A, T) {blocks<A, T>, add_terms<A, T>, end_terms<A, T>, FASTACT_ROWS(A, T)}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \
   {{FASTACT_REDUCE(narrow, f16), FASTACT_REDUCE(narrow, bf16), FASTACT_REDUCE(A, float), \

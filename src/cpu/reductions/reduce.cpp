@@ -277,11 +277,12 @@ struct BlockMerger {
   }
 };
 
-void move_longest_last(Axes* axes) {
+// Spans that are too short for a call of their own take those of the longest axis instead.
+void lengthen_spans(Axes* axes) {
+  constexpr int64_t kLongSpan = 16;
   const int last = axes->count - 1;
-  if (last < 1) return;
+  if (last < 1 || axes->length[last] >= kLongSpan) return;
   const int64_t longest = std::max_element(axes->length, axes->length + axes->count) - axes->length;
-  if (axes->length[longest] == axes->length[last]) return;
   std::swap(axes->length[longest], axes->length[last]);
   std::swap(axes->x[longest], axes->x[last]);
   std::swap(axes->y[longest], axes->y[last]);
@@ -443,7 +444,7 @@ void prepare(Reducer* r, const ReduceTable* table, int what, const Operand& x, c
   if (r->terms.size <= (is_one_run ? kFewTerms : kLanes) && !is_wide && is_aligned(x, item)) {
     r->layout = Reducer::kSpread;
     r->tile = std::clamp<int64_t>(even, 16, kMostOutputs);
-    move_longest_last(&r->outputs);
+    lengthen_spans(&r->outputs);
     // Sums of so few terms fold to the same bits from either end.
     if (is_one_run && !is_unit && !r->accumulator->has_shift)
       r->terms.x[0] = item, r->x -= (r->terms.size - 1) * item;
