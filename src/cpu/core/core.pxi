@@ -5,7 +5,6 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
     const int32_t kDLCUDA
     const int32_t kDLCUDAHost
     const int32_t kDLCUDAManaged
-    const uint8_t kDLInt
     const uint64_t kDLReadOnly
 
     ctypedef struct DLDevice:
@@ -98,6 +97,8 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     const int kF32
     const int kF64
     const int kBool
+    const int kI32
+    const int kI64
     const int kDTypes
     const int kViewDTypes
     const char* const kDTypeNames[1]
