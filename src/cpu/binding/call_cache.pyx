@@ -41,7 +41,7 @@ cdef enum:
     CONSTANT = -1     # in the place of a buffer index
 
 # In the place of what the framework made: memory for the time of a call.
-cdef object WORKSPACE = "workspace"
+cdef object WORKSPACE = object()
 
 # Values in the place of a plan, for keys that were seen once, or that can have none.
 cdef object SEEN = "seen once"

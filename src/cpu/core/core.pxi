@@ -30,7 +30,6 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
 
     ctypedef struct DLPackVersion:
         uint32_t major
-        uint32_t minor
 
     ctypedef struct DLManagedTensor:
         DLTensor dl_tensor
