@@ -179,21 +179,10 @@ def test_thread_counts_that_are_none():
     refused("negative", _cpu.set_local_threads, -1, error=ValueError)
 
 
-def test_probes():
-    x, y = np.zeros(1 << 20), np.zeros(1 << 19)
+def test_copies():
+    x, y = RNG.normal(size=1 << 20), np.zeros(1 << 19)
     refused("of one size", _cpu.copy, x, y, error=ValueError)
     refused("contiguous", _cpu.copy, x, x[::-1], error=ValueError)
-
-
-@pytest.mark.parametrize("count", [1, 3, 64, 300])
-def test_copies_of_many_shares(count):
-    """More shares than the array has cache lines to give."""
-    before = fa.get_num_threads()
-    x = RNG.integers(0, 255, 300 * 8192 + 5, np.uint8)
-    y = np.zeros_like(x)
-    fa.set_num_threads(count)
-    try:
-        _cpu.copy(y, x)
-    finally:
-        fa.set_num_threads(before)
-    assert (x == y).all()
+    with fa.num_threads(3):
+        _cpu.copy(y, x[: y.size])
+    np.testing.assert_array_equal(y, x[: y.size])

@@ -10,7 +10,7 @@
 // that GCC won't do on both: a branch stays in the loop, and it is not vectorised.
 #include "cpu/activations/kernels.h"
 
-#include "cpu/simd/map_span.h"
+#include "cpu/simd/accumulators.h"
 #include "cpu/simd/mixed.h"
 #include "cpu/simd/vector.h"
 
@@ -76,10 +76,17 @@ FASTACT_HD void forward_loop(char* const* operands, int64_t n, const double* par
   const A<C, false> a(parameters);
   const T* x = pointer<T>(operands[0]);
   T* y = pointer<T>(operands[1]);
-  if constexpr (is_half<T>)
-    map_indexed(x, y, n, [&](int64_t, C one) FASTACT_INLINED { return a.forward(one); });
-  else
+  if constexpr (is_half<T>) {
+    float wide[kChunk];
+    for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+      chunk_to_float(x + i, wide, m);
+#pragma omp simd
+      for (int64_t k = 0; k < m; ++k) wide[k] = a.forward(wide[k]);
+      chunk_from_float(wide, y + i, m);
+    });
+  } else {
     map_wide<false>(y, n, ahead, [&](C one) FASTACT_INLINED { return a.forward(one); }, x);
+  }
 }
 
 // The kernels. Those of float and double mix the steps of several vectors (CMakeLists.txt). 16-bit

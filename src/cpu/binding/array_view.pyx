@@ -8,41 +8,29 @@
 DTYPE_NAMES = names_of(kDTypeNames, kDTypes)
 VIEW_DTYPE_NAMES = names_of(kDTypeNames, kViewDTypes)
 
-cdef int numpy_bfloat16 = -1  # type number of ml_dtypes.bfloat16, once an array of it was seen
+# NumPy's numbers of the dtypes from kF16 to kBool; bfloat16's is -1 until an array of it was seen.
+cdef int[5] numpy_types = [NPY_HALF, -1, cnp.NPY_FLOAT, cnp.NPY_DOUBLE, cnp.NPY_BOOL]
+
+
+# The dtypes by NumPy's numbers; -1: no kernel reads it.
+cdef int[24] dtypes_by_number = [-1] * 24
+dtypes_by_number[<int>NPY_HALF], dtypes_by_number[<int>cnp.NPY_FLOAT] = kF16, kF32
+dtypes_by_number[<int>cnp.NPY_DOUBLE], dtypes_by_number[<int>cnp.NPY_BOOL] = kF64, kBool
+dtypes_by_number[<int>cnp.NPY_INT32], dtypes_by_number[<int>cnp.NPY_INT64] = kI32, kI64
+dtypes_by_number[<int>cnp.NPY_LONGLONG] = kI64
 
 
 cdef inline int dtype_of_numpy(cnp.ndarray a) noexcept:
-    """Give a dtype's number, a mask's or indices' too; -1: no kernel reads it."""
+    """Give a dtype's number, a mask's or indices' too."""
     cdef int number = cnp.PyArray_TYPE(a)
-    if number == cnp.NPY_FLOAT:
-        return kF32
-    if number == cnp.NPY_DOUBLE:
-        return kF64
-    if number == NPY_HALF:
-        return kF16
-    if number == numpy_bfloat16:
-        return kBF16
-    if number == cnp.NPY_BOOL:
-        return kBool
-    if cnp.PyTypeNum_ISSIGNED(number) and cnp.PyTypeNum_ISINTEGER(number):
-        return dtype_of_dlpack(DLDataType(kDLInt, <uint8_t>(8 * cnp.PyArray_ITEMSIZE(a)), 1))
-    return -1
-
-
-cdef int numpy_type(int dtype) noexcept:
-    if dtype == kF32:
-        return cnp.NPY_FLOAT
-    if dtype == kF64:
-        return cnp.NPY_DOUBLE
-    if dtype == kBool:
-        return cnp.NPY_BOOL
-    return NPY_HALF if dtype == kF16 else numpy_bfloat16
+    if number < 24:
+        return dtypes_by_number[number]
+    return kBF16 if number == numpy_types[kBF16] else -1
 
 
 def learn_bfloat16(dtype):
     """Remember the number NumPy gave to the registered bfloat16 dtype."""
-    global numpy_bfloat16
-    numpy_bfloat16 = dtype.num
+    numpy_types[kBF16] = dtype.num
 
 
 cdef inline DLDevice plain(DLDevice device) noexcept:

@@ -41,7 +41,7 @@ cdef enum:
     CONSTANT = -1     # in the place of a buffer index
 
 # In the place of what the framework made: memory for the time of a call.
-cdef object WORKSPACE = "workspace"
+cdef object WORKSPACE = object()
 
 # Values in the place of a plan, for keys that were seen once, or that can have none.
 cdef object SEEN = "seen once"
@@ -86,7 +86,7 @@ cdef class PlanDraft:
     cdef list made               # (View, what the framework made of it)
     cdef list written            # indexes of arrays of the key
     cdef bint[MAX_BUFFERS] filled  # by the steps, in their order
-    cdef list steps              # (NativeCall, its workspace or None), or NativeLoop
+    cdef list steps              # (NativeLoop or None, NativeCalls, their workspaces or None)
     cdef list seen               # (array of an output, the same as another dtype, this dtype)
 
     def __cinit__(self):
@@ -124,11 +124,11 @@ cdef class PlanDraft:
 
     def native(self, NativeCall call not None, View workspace):
         """A call of a native function, and the scratch memory that it is given."""
-        self.steps.append((call, workspace))
+        self.steps.append((None, [call], [workspace]))
 
     def loop(self, NativeLoop loop not None):
         """Calls for many parts, each with a workspace."""
-        self.steps.append(loop)
+        self.steps.append((loop, loop.calls, loop.workspaces))
 
     def seen_as(self, array, seen, dtype):
         """An array that came of an output, and the same memory as another dtype."""
@@ -196,8 +196,11 @@ cdef class PlanDraft:
             plan.written[plan.writes] = k
             plan.writes += 1
         plan.steps, plan.blocks = [], b""
-        for step in self.steps:
-            plan.steps.append(self.step(plan, step))
+        for loop, given, workspaces in self.steps:
+            calls = []
+            for call, workspace in zip(given, workspaces):
+                calls.append(self.native_call(plan, call, workspace))
+            plan.steps.append(calls[0] if loop is None else (<NativeLoop>loop).of_calls(calls))
         for k in range(plan.arrays + plan.count):
             if k >= plan.arrays and plan.made[k - plan.arrays] is None:
                 continue
@@ -207,16 +210,6 @@ cdef class PlanDraft:
         if not is_on_cpu(self.key):
             record_launches(plan, self.key)
         return plan
-
-    cdef object step(self, CallPlan plan, given):
-        cdef NativeLoop loop
-        cdef list calls = []
-        if type(given) is tuple:
-            return self.native_call(plan, given[0], given[1])
-        loop = given
-        for call, workspace in zip(loop.calls, loop.workspaces):
-            calls.append(self.native_call(plan, call, workspace))
-        return loop.of_calls(calls)
 
     cdef NativeCall native_call(self, CallPlan plan, NativeCall given, View workspace):
         """The call without memory, except where a view is a constant."""
@@ -533,7 +526,7 @@ cdef class Buffers:
                 data[k] = <char*>&self.numbers[k]
             else:
                 array = cnp.PyArray_SimpleNew(
-                    model.array.ndim, <cnp.npy_intp*>model.shape_, numpy_type(model.array.dtype)
+                    model.array.ndim, <cnp.npy_intp*>model.shape_, numpy_types[model.array.dtype]
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
@@ -547,7 +540,7 @@ cdef class Buffers:
         cdef DLManagedTensorVersioned* tensor = self.owned[k]
         if self.arrays[k] is NULL:
             if self.api is NULL:
-                dtype = cnp.PyArray_DescrFromType(numpy_type((<View>plan.made[k]).array.dtype))
+                dtype = cnp.PyArray_DescrFromType(numpy_types[(<View>plan.made[k]).array.dtype])
                 self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
             else:
                 self.owned[k] = NULL

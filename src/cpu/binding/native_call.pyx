@@ -90,7 +90,9 @@ cdef dict table_of_fields(int number):
         field = table.fields[k]
         times = None  # the parts of packed arrays, by each value of the field that numbers them
         if field.times is not NULL:
-            times = [field.times[part] for part in range(<int>found[text(field.axes)]["end"])]
+            times = []
+            for part in range(<int>found[text(field.axes)]["end"]):
+                times.append(field.times[part])
         found[text(field.name)] = {
             "kind": FIELD_KINDS[<int>field.kind],
             "role": ROLES[<int>field.role],

@@ -159,8 +159,9 @@ def native_loop(
     if count < 2 or threads < 1 or not 0 < len(first) == len(second) == len(other):
         refuse("native_loop: there must be two parts and a thread, with as many calls each")
     loop.threads, loop.looped.count = threads, count
-    loop.workspaces = [workspace for _, workspace in first]
-    loop.take([call for call, _ in first])
+    calls, workspaces = zip(*first)
+    loop.workspaces = list(workspaces)
+    loop.take(list(calls))
     for i in range(len(first)):
         a, b, c = first[i][0], second[i][0], other[i][0]
         for call in (b, c):

@@ -5,7 +5,6 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
     const int32_t kDLCUDA
     const int32_t kDLCUDAHost
     const int32_t kDLCUDAManaged
-    const uint8_t kDLInt
     const uint64_t kDLReadOnly
 
     ctypedef struct DLDevice:
@@ -31,7 +30,6 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
 
     ctypedef struct DLPackVersion:
         uint32_t major
-        uint32_t minor
 
     ctypedef struct DLManagedTensor:
         DLTensor dl_tensor
@@ -98,6 +96,8 @@ cdef extern from "common/core/operand.h" namespace "fastact" nogil:
     const int kF32
     const int kF64
     const int kBool
+    const int kI32
+    const int kI64
     const int kDTypes
     const int kViewDTypes
     const char* const kDTypeNames[1]
