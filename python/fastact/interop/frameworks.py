@@ -52,7 +52,7 @@ class Framework:
             return (CPU, 0)
 
     def tell_device(self, array: Any) -> tuple[int, int]:
-        """The same, or an error."""
+        """Ask the framework for it; it may raise anything."""
         return (CPU, 0)
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
@@ -332,7 +332,7 @@ def is_traced(array: Any) -> bool:
 
 
 def _asked(where: str, argument: str, array: Any, ask: Callable[..., T], *args: Any) -> T:
-    """What is asked of an array, or an error that names the argument: asking may raise anything."""
+    """Ask something of an array; whatever that raises becomes an error that names the argument."""
     try:
         return ask(*args)
     except OF_INTERPRETER:

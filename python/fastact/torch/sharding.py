@@ -89,8 +89,11 @@ class _Call:
     arrays : the shapes by name, in the operator's order.
     made : those of them that `forward` makes, or that come back: of part of a row there is none.
     sums : results are sums of terms, of which each is of one element.
+    adds_up : outputs that lack an axis of the arrays are the sums of what the parts give.
     tells : whether arrays tell which elements are computed together; else `axis` says so.
     """
+
+    gives_gradients = False
 
     def __init__(self, operators: Any, values: Sequence[Any]) -> None:
         self.operators, self.op = operators, operators.spec.op
@@ -102,6 +105,7 @@ class _Call:
         self.dtypes = {n: foreign.dtype_name(v) for n, v in tensors.items()}
         kind = self.op.term if hasattr(self.op, "term") else getattr(self.op, "pair", None)
         self.sums = kind is not None and self.values.get("initial") is None
+        self.adds_up = self.sums or self.gives_gradients
         self.is_given = bool(self.op.written) and not self.values.get("training")
         takes = {*operators.takes, *self.op.results}
         self.outputs = self.outputs_of(self.arrays)
@@ -182,21 +186,17 @@ class _Call:
         for name, shape in self.outputs.items():
             more = [m - n for n, m in zip(shape, others[name], strict=True)]
             axis = more.index(1) if sum(map(abs, more)) == 1 and 1 in more else None
-            if axis is None and (any(more) or not self.adds_up(name)):
+            is_known = self.adds_up or (self.is_given and name not in self.op.results)
+            if axis is None and (any(more) or not is_known):
                 return None
-            found.append(self.placed(name, axis))
+            found.append(Partial() if axis is None and self.adds_up else _placed(axis))
         return found
-
-    def adds_up(self, name: str) -> bool:
-        """Whether an output that lacks an axis of the arrays is known all the same."""
-        return self.sums or (self.is_given and name not in self.op.results)
-
-    def placed(self, name: str, axis: int | None) -> Any:
-        return Partial() if axis is None and self.sums else _placed(axis)
 
 
 class _Backward(_Call):
-    """A call of an operator for gradients."""
+    """A call of an operator for gradients: those of the parts add up where an array meets all."""
+
+    gives_gradients = True
 
     def names(self) -> list[str]:
         of = self.operators
@@ -213,13 +213,6 @@ class _Backward(_Call):
         every = found if isinstance(found, tuple) else (found,)
         named = zip(self.op.gradients, every, wanted, strict=False)
         return {n: tuple(d.shape) for n, d, wants in named if wants and d is not None}
-
-    def adds_up(self, name: str) -> bool:
-        """Sum the gradients of the parts for an array that meets all of them."""
-        return True
-
-    def placed(self, name: str, axis: int | None) -> Any:
-        return Partial() if axis is None else Shard(axis)
 
 
 def _placed(axis: int | None) -> Any:

@@ -105,7 +105,7 @@ class _Wide(Operations):
         return reference.forward(op.name, x, **parameters)
 
 
-#: In which formulas of `derivatives` are the oracle's.
+#: The operations by which formulas of `derivatives` are the oracle's.
 WIDE = _Wide(np)
 
 

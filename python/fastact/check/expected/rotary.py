@@ -36,14 +36,14 @@ class _Turn:
         axis = case.option("axis") % len(shape)
         self.cos, self.sin = (wide(case.given[name], case.dtype) for name in ("cos", "sin"))
         self.named = {"axis": axis, "interleaved": case.option("interleaved")}
-        self.missing, count = None, self.cos.shape[axis - len(shape)]
+        self.missing, along = None, axis - len(shape)
         if case.has("positions"):  # over x's shape, without the axis
             rows = np.asarray(case.given["positions"])
             missing = (rows < 0) | (rows >= len(self.cos))
-            self.named["positions"], count = np.where(missing, 0, rows), self.cos.shape[-1]
+            self.named["positions"], along = np.where(missing, 0, rows), -1
             others = shape[:axis] + shape[axis + 1 :]
             self.missing = np.expand_dims(np.broadcast_to(missing, others), axis)
-        is_turned = np.arange(shape[axis]) < 2 * count
+        is_turned = np.arange(shape[axis]) < 2 * self.cos.shape[along]
         self.turned = np.expand_dims(is_turned, tuple(range(1, len(shape) - axis)))
 
     def _turn(self, x: Any, cos: Any, sin: Any) -> Any:

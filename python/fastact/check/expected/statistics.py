@@ -104,7 +104,7 @@ def _value(name: str, case: Case, of: Elements) -> tuple[Any, Any]:
 
 
 def _results(case: Case, of: Elements) -> dict[str, Expected]:
-    """Judge them.
+    """Judge the results.
 
     Infinities, too few elements and equal values, which long doubles do not tell apart, have cases
     of their own in tests/statistics, but for moments in which each element counts once.
