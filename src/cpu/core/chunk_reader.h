@@ -74,9 +74,8 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
   }
 }
 
-// The arrays of a call: where they begin, how their elements become numbers, and their axes: which
-// are rows and columns, and which of the arrays are contiguous along them.
-struct StridedOperands {
+// The arrays of a call: where they begin, and how their elements become numbers.
+struct OperandArrays {
   const ConvertKernels* kernels;
   int count;
   int dtype, compute_dtype;        // of the first operand
@@ -84,6 +83,10 @@ struct StridedOperands {
   char* data[kReaderOperands];     // null: not there
   int dtypes[kReaderOperands];     // of each,
   int64_t items[kReaderOperands];  // and bytes of its elements
+};
+
+// These arrays along their axes: which are rows and columns, and which of them are contiguous.
+struct StridedOperands : OperandArrays {
   OperandAxes rows, columns;
   bool is_channel_outer;     // the channel axis is the last of `rows`; else it is `columns`
   bool is_channel_reversed;  // the channels are read from their end: the leader runs backwards

@@ -40,8 +40,8 @@ inline int64_t band_of(const Norm& a) {
   return std::clamp(std::min(most, fits), int64_t(1), kBand);
 }
 
-// Facts that follow from the arrays, and the rows that a thread holds from `memory` on.
-struct BackwardArrays {
+// Facts that follow from the arrays.
+struct BackwardFacts {
   const Norm& of;
   const StridedOperands& s;
   const bool is_stored;  // all lies in 16 bits where it is read and written
@@ -53,10 +53,7 @@ struct BackwardArrays {
   const int64_t band, at_once;            // rows, and those of them that are held together
   const bool has_whole_sums;              // of a band in held memory, else chunk by chunk
 
-  char *weight_row, *sums[2], *p, *x, *dx, *dgate;
-  int64_t bytes = 0;  // of all of these
-
-  BackwardArrays(const Norm& a, char* memory)
+  explicit BackwardFacts(const Norm& a)
       : of(a),
         s(a.operands),
         is_stored(!a.accumulate && !a.drops && !s.data[Norm::kDSum] &&
@@ -74,7 +71,15 @@ struct BackwardArrays {
         at_once(holds_p || holds_x || holds_dx
                     ? std::clamp<int64_t>(kHeldBytes / a.row_bytes(), 1, band)
                     : band),
-        has_whole_sums(a.has_sums() && !a.has_shared_parameters() && (at_once < band || a.casts)) {
+        has_whole_sums(a.has_sums() && !a.has_shared_parameters() && (at_once < band || a.casts)) {}
+};
+
+// The rows that a thread holds, from `memory` on.
+struct BackwardArrays : BackwardFacts {
+  char *weight_row, *sums[2], *p, *x, *dx, *dgate;
+  int64_t bytes = 0;  // of all of these
+
+  BackwardArrays(const Norm& a, char* memory) : BackwardFacts(a) {
     memory += -reinterpret_cast<uintptr_t>(memory) % kCacheLine;
     const auto take = [&](bool is_needed, int64_t more) {
       char* const found = memory && is_needed ? memory + bytes : nullptr;
