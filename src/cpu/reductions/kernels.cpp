@@ -846,7 +846,8 @@ void lose(const double* hi, double* lo, int64_t n) {
   }
 }
 
-// Loops of their own: one would load from null under a mask, which takes hundreds of cycles.
+// Each case has a loop of its own: one for both would load from null under a mask, which takes
+// hundreds of cycles.
 bool divide(double* x, const double* counts, double count, int64_t n) {
   if (!counts) {
 #pragma omp simd

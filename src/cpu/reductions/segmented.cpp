@@ -82,7 +82,7 @@ struct SegmentInputs : BlockSource {
     end = next - next % kReduceBlock;
   }
 
-  // Contiguous terms onto a block that has `held` of them. The results of blocks that end go to
+  // Adds contiguous terms to a block that has `held` of them. The results of blocks that end go to
   // `to`, one `n` after the other.
   void add_terms(const char* x, int64_t terms, int64_t held, int64_t n, OpenBlock* block,
                  double* to) const {
@@ -105,7 +105,7 @@ struct SegmentInputs : BlockSource {
     }
   }
 
-  // Of the last block, which has no more than these terms.
+  // Ends the last block of each output, which has no more than these terms.
   void end_blocks(int64_t n, int64_t terms) {
     for (int64_t k = 0; k < n; ++k)
       r.kernels->end_terms(open[k].lanes, terms, open[k].shift, made[0] + k, kPitch);
