@@ -157,6 +157,9 @@ ALIKE: dict[str, list[Callable[[], Any]]] = {
         lambda: fa.bias_act(ones(4, 5), ones(5)),
         lambda: fa.bias_act(np.asfortranarray(ones(4, 5)), ones(5)),
         lambda: fa.mish(ones(4, 5)), lambda: fa.mish(np.asfortranarray(ones(4, 5))),
+        lambda: fa.mean(ones(6, 4), 0, by=np.arange(6) % 3, groups=3),
+        lambda: fa.softmax(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)),
+        lambda: fa.softmax(torch.ones(2, 3, 4, 5)),
     ],
     "one array in two places": [
         *each(lambda v: fa.leaky_relu(x := np.float64(-v), x), 0.5, 0.25, 0.5),
@@ -222,6 +225,14 @@ def assert_told_apart(calls: list[Callable[[], Any]]) -> None:
 @pytest.mark.parametrize("calls", ALIKE.values(), ids=ALIKE)
 def test_what_is_alike_is_told_apart(calls):
     assert_told_apart(calls)
+
+
+@pytest.mark.parametrize("call", ALIKE["orders of axes"])
+def test_results_are_recorded_whatever_the_order_of_their_axes(call, slow):
+    for _ in range(TIMES):
+        slow.clear()
+        call()
+    assert not slow
 
 
 @pytest.mark.parametrize("call", NUMBERS.values(), ids=NUMBERS)

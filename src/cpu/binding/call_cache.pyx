@@ -190,7 +190,8 @@ cdef class PlanDraft:
                 scratch -= scratch % SCRATCH_STEP
                 plan.scratch = View.bytes(scratch, view.device)
             else:
-                plan.made.append(contiguous(view))
+                plan.made.append(without_gaps(view))
+                plan.is_permuted[k] = is_permuted(view)
                 plan.is_number[k] = view.array.ndim == 0 and not cnp.PyArray_Check(array)
         for k in self.written:
             plan.written[plan.writes] = k
@@ -293,17 +294,30 @@ cdef class PlanDraft:
         return tuple(found)
 
 
-cdef View contiguous(View made):
-    """A model of an output, which plans can make again: in C order."""
+cdef View without_gaps(View made):
+    """A model of an output, which plans can make again: axes in any order, without gaps."""
+    cdef int64_t[kMaxAxes] order
+    cdef int64_t step = made.itemsize
+    cdef int i
+    axes_in_order(made.array, &order[0])
+    for i in range(made.array.ndim - 1, -1, -1):
+        if made.shape_[order[i]] != 1 and made.strides_[order[i]] != step:
+            raise Unrecorded("an output with gaps")
+        step *= made.shape_[order[i]]
+    if step == 0:
+        raise Unrecorded("an empty output")
+    return made.without_memory()
+
+
+cdef bint is_permuted(View made) noexcept:
+    """Whether an output without gaps has another order of axes than C's."""
     cdef int64_t step = made.itemsize
     cdef int i
     for i in range(made.array.ndim - 1, -1, -1):
         if made.shape_[i] != 1 and made.strides_[i] != step:
-            raise Unrecorded("an output that is not in C order")
+            return True
         step *= made.shape_[i]
-    if step == 0:
-        raise Unrecorded("an empty output")
-    return made.without_memory()
+    return False
 
 
 def begin_call():
@@ -374,6 +388,7 @@ cdef class CallPlan:
     cdef View scratch               # a model for the workspaces together; None: there are none
     cdef int64_t[MAX_BUFFERS] scratch_at  # where each of them begins
     cdef list made                  # a model of each output; None: a workspace
+    cdef bint[MAX_BUFFERS] is_permuted  # axes of the output are in another order than C's
     cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
     cdef object result              # PlanDraft.part_of_result
     cdef list steps                 # NativeCall or NativeLoop, without memory
@@ -515,25 +530,30 @@ cdef class Buffers:
             if base is NULL:
                 raise MemoryError
         elif plan.scratch is not None:
-            base = self.own(plan.count, &plan.scratch.array)
+            base = self.own(plan.count, &plan.scratch.array, False)
         for k in range(plan.count):
             model = plan.made[k]
             if model is None:
                 data[k] = base + plan.scratch_at[k]
             elif key.kind is not NULL:
-                data[k] = self.own(k, &model.array)
+                data[k] = self.own(k, &model.array, plan.is_permuted[k])
             elif plan.is_number[k] and model.array.dtype != kBF16:  # whose numbers need arrays
                 data[k] = <char*>&self.numbers[k]
             else:
-                array = cnp.PyArray_SimpleNew(
-                    model.array.ndim, <cnp.npy_intp*>model.shape_, numpy_types[model.array.dtype]
+                array = cnp.PyArray_New(
+                    cnp.ndarray, model.array.ndim, <cnp.npy_intp*>model.shape_,
+                    numpy_types[model.array.dtype],
+                    <cnp.npy_intp*>model.strides_ if plan.is_permuted[k] else NULL, NULL, 0, 0, None
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
         return 0
 
-    cdef char* own(self, int k, const ArrayArgument* like) except NULL:
-        self.owned[k] = new_tensor(self.api, like, NULL)
+    cdef char* own(self, int k, const ArrayArgument* like, bint is_permuted) except NULL:
+        cdef int64_t[kMaxAxes] order
+        if is_permuted:
+            axes_in_order(like[0], &order[0])
+        self.owned[k] = new_tensor(self.api, like, &order[0] if is_permuted else NULL)
         return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
 
     cdef object give(self, CallPlan plan, int k):
