@@ -278,7 +278,8 @@ def test_pairs_are_turned_by_vectors(isa):
 
     Single numbers are multiplied as well, for what is left of a row.
     """
-    code, entries = code_of(kernels(isa, "rotary "))
+    entries = kernels(isa, r"^turn<.*PairRows")
+    code = code_of(entries)
     products = {key: _products(code, entry, REGISTERS[isa]) for key, entry in entries.items()}
     assert {key: count for key, count in products.items() if count < 4} == {}
 

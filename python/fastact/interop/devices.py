@@ -4,7 +4,7 @@ import os
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, cast
 
 from .. import _cpu
 from .validate import CudaUnavailableError, device_name
@@ -22,14 +22,23 @@ def emulate() -> ModuleType:
     return _emulated
 
 
-def native(where: str, device: tuple[int, int]) -> Any:
-    """The native module for a DLPack device; the CPU's is asked for nothing.
+class Device(Protocol):
+    """A device's module, as Python uses it. Calls of native functions reach it by its table."""
 
-    It tells `device_of_stream`, and `make_wait` lets one stream of a device wait for another. Calls
-    of native functions reach it by its table.
-    """
+    def device_of_stream(self, stream: int) -> int: ...
+
+    def device_of_memory(self, address: int) -> int: ...
+
+    def make_wait(self, device: int, stream: int, ours: int) -> None: ...
+
+
+_OF_CPU = cast(Device, _cpu)
+
+
+def native(where: str, device: tuple[int, int]) -> Device:
+    """The native module for a DLPack device; the CPU's is asked for nothing."""
     if device[0] == CPU:
-        return _cpu
+        return _OF_CPU
     if device[0] == CUDA:
         module = _module() if not (reason := cuda_why()) else None
     elif device[0] == EMULATED and _emulated is not None:
@@ -44,7 +53,7 @@ def native(where: str, device: tuple[int, int]) -> Any:
             f"{where}: got an array on {device_name(device)}, but {reason}; or move the array to "
             f"the CPU (torch: x.cpu(), cupy: x.get(), numba: x.copy_to_host())"
         )
-    return module
+    return cast(Device, module)
 
 
 def of_memory(address: int) -> tuple[int, int] | None:

@@ -150,10 +150,10 @@ def _gradients(case: Case, of: Elements) -> dict[str, Expected]:
     far = slope * (of.x - of.mean) if _SPREADS & {*op.results} else 0.0
     dx = np.where(of.counts, one + far, 0)
     error = op.bounds.gradient * unit_roundoff(dtype) * (np.abs(one) + np.abs(far))
-    error = error + of.of_left * np.abs(far)
-    error = error + np.abs(slope) * of.times * of.bounds.mean * of.spread
+    error = error + of.of_left * (np.abs(one) + np.abs(far))  # both are over the sum of the weights
     judged = np.isfinite(dx)
     if _SPREADS & {*op.results}:
+        error = error + np.abs(slope) * of.times * of.bounds.mean * of.spread
         judged &= of.divisor > 0
     if "std" in op.results:
         judged &= of.m2 > 2.0**-40 * of.count * of.mean**2
