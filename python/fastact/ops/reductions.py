@@ -32,6 +32,7 @@ from .engine.op import (
 )
 from .engine.reductions import (
     INTEGERS,
+    SUM_BOUNDS,
     TEXTS,
     AxisSum,
     PlainSum,
@@ -48,7 +49,9 @@ from .moments import FIELDS, Moments
 from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Stream
 
 #: Their derivation is in src/cpu/reductions/kernels.h.
-MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
+MOMENT_BOUNDS = MomentBounds(
+    2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2, sums=SUM_BOUNDS
+)
 
 #: The reference of moments.
 VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
@@ -68,6 +71,7 @@ _SPREADS = ("m2", "var", "std")
 class StatisticsOp(CachedOp[P, R]):
     """Statistics over axes: `results` are "sum", "mean", "var", "std", "m2", or two of them."""
 
+    bounds = MOMENT_BOUNDS
     traits = Traits(integers=INTEGERS)
     skips = False  # elements that are NaN are left out; `skipna` says it of a call
     summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n
@@ -246,7 +250,6 @@ class PairOp(StatisticsOp[P, R]):
     """Mean and variance, or mean and m2, and backward by the gradients of both."""
 
     family = "reductions"
-    bounds = MOMENT_BOUNDS
     results: tuple[str, ...] = ("mean", "var")
 
     def __init__(self, function: Callable[P, R]) -> None:
