@@ -84,10 +84,6 @@ In the place of gates `forward` saves the activated ones ({letters}), packed in 
 (..., {kept}H), and no recurrent; with recompute=True the inputs{and_no}.
 
 [own]
-
-With G the magnitude of the gradients that came back, an error of theirs is at most
-{op.bounds.gradient_ulp:g} u (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 where there is a Q, and the
-rounding to the dtype.
 """
 
 

@@ -279,7 +279,9 @@ _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
 
 _ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-https://arxiv.org/abs/1910.07467"""
+https://arxiv.org/abs/1910.07467
+
+`LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers"""
 
 #: The errors besides, where a mean is subtracted, too.
 FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
@@ -561,13 +563,6 @@ def rms_norm(
     fastact.layer_norm : The same about the mean, with a bias.
     fastact.add_rms_norm : The same of a sum.
 
-    References
-    ----------
-    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-    https://arxiv.org/abs/1910.07467
-
-    `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers
-
     Examples
     --------
     >>> x = np.array([3.0, 4.0])
@@ -642,13 +637,6 @@ def add_rms_norm(
     --------
     fastact.rms_norm : The same of one array.
     fastact.add_layer_norm : The same about the mean, with a bias.
-
-    References
-    ----------
-    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-    https://arxiv.org/abs/1910.07467
-
-    `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers
 
     Examples
     --------

@@ -505,13 +505,6 @@ def sum(
     `dtype` is given; `sum.backward` gives dx, which is dy repeated along the axes that were summed
     over.
 
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
-
-    N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4
-
     Examples
     --------
     >>> fa.sum(np.ones((2, 3), np.float32), axis=0)
@@ -673,16 +666,8 @@ def moments(
 
     Parameters
     ----------
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along the axes that
-        `axis` names, in its order, as np.average has it; of any dtype that x may have. An element
-        of weight 0 does not count, whatever it is. The count is then the sum of the weights.
     skipna : bool, default False
         Leave out elements that are NaN.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts. With `skipna`, `weights` and
-        `where` the count is an array of float64, of the mean's shape; where it is 0, the mean is
-        NaN and m2 is 0.
     out : tuple of two arrays or None, optional
         Where to write mean and m2, both of float64, which may share memory neither with x nor with
         each other; one that is None is allocated. With an array for m2, memory of another one is
@@ -692,6 +677,8 @@ def moments(
     -------
     Moments
         The count, and mean and m2 in float64, of x's framework; of no elements, 0, NaN and 0.
+        With `skipna`, `weights` or `where` the count is an array of float64, of the mean's shape;
+        with `weights` it is their sum.
 
     See Also
     --------

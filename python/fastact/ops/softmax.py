@@ -57,6 +57,10 @@ Notes
 -----
 [own]
 
+What a mask leaves out, False or -inf, is as if it were not there, be it NaN. Of softmax and
+log_softmax a NaN or +inf that takes part makes all others of its row NaN; where z leaves the range
+of the type in which it is computed, their y does not: it follows from the distances within the row.
+
 The result for a row does not depend on the other rows, nor on strides, layout or the number of
 threads; with several axes elements are in the order of the axes.
 """
@@ -454,12 +458,8 @@ def softmax(
     a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)), relative to y;
     with a softcap 12 u and the capped scale x. 16-bit data is rounded once more.
 
-    What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y and its
-    gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN
-    without one. A NaN or +inf that takes part makes all others of its row NaN.
-
-    Where z leaves the range of the type in which it is computed, y does not: it follows from the
-    distances within the row.
+    The y and the gradient of an element that a mask leaves out are 0. A row in which nothing takes
+    part, all z -inf, gives 0 with a mask, and NaN without one.
 
     `forward` saves, besides y, the sink and its own probability in each row, share, in the type
     that is computed in; without a sink both are None. Of 16-bit data on a GPU a share below 2**-126
@@ -530,12 +530,8 @@ def log_softmax(
     2**-53. With a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)).
     16-bit data is rounded once more.
 
-    What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y is -inf and
-    its gradient 0. A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN
-    without one. A NaN or +inf that takes part makes all others of its row NaN.
-
-    Where z leaves the range of the type in which it is computed, y does not: it follows from the
-    distances within the row.
+    The y of an element that a mask leaves out is -inf, and its gradient 0. A row in which nothing
+    takes part, all z -inf, gives -inf with a mask, and NaN without one.
 
     Examples
     --------
@@ -587,8 +583,7 @@ def logsumexp(
     more.
 
     Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
-    among them it is +inf, and with a NaN NaN. What a mask leaves out, False or -inf, is as if it
-    were not there, be it NaN.
+    among them it is +inf, and with a NaN NaN.
 
     A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
 
