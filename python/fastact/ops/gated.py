@@ -26,9 +26,6 @@ from .engine.reductions import GRADIENT_SUM_BOUNDS
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
-#: Two roundings of a sum with a bias: of a wider bias, and of the sum.
-GATED_BOUNDS = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
-
 #: The activation that a call's options choose, of an op that names it itself.
 Choose = Callable[[str, Any], Any]
 
@@ -100,7 +97,8 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     """
 
     family = "gated"
-    bounds = GATED_BOUNDS
+    # Two roundings of a sum with a bias: of a wider bias, and of the sum.
+    bounds = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
 
     def __init__(self, function: Callable[P, R], choose: Choose | None = None) -> None:
         call = self._declare(function)

@@ -775,11 +775,6 @@ def l2_normalize(
     eps : float, default 1e-12
         The least length that x is divided by: 0, or from 1e-150 to 1e150.
 
-    Raises
-    ------
-    ValueError
-        For an eps out of range.
-
     See Also
     --------
     fastact.rms_norm : The same by the root of the mean of the squares.

@@ -247,8 +247,6 @@ class BatchNormOp(ChannelNorm[P, R]):
             What `backward_reduce` returned, summed over all parts of the batch.
         count : float
             Values a channel, in all parts of the batch.
-        bias : array, optional
-            As for `backward`.
         out : array, optional
             Where to write dx, which may be dy or x.
 

@@ -48,11 +48,6 @@ from .engine.weighting import SAVED, by_groups, places_of
 from .moments import FIELDS, Moments
 from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Stream
 
-#: Their derivation is in src/cpu/reductions/kernels.h.
-MOMENT_BOUNDS = MomentBounds(
-    2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2, sums=SUM_BOUNDS
-)
-
 #: The reference of moments.
 VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
 Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (1979)"""
@@ -71,7 +66,10 @@ _SPREADS = ("m2", "var", "std")
 class StatisticsOp(CachedOp[P, R]):
     """Statistics over axes: `results` are "sum", "mean", "var", "std", "m2", or two of them."""
 
-    bounds = MOMENT_BOUNDS
+    # Their derivation is in src/cpu/reductions/kernels.h.
+    bounds = MomentBounds(
+        2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2, sums=SUM_BOUNDS
+    )
     traits = Traits(integers=INTEGERS)
     skips = False  # elements that are NaN are left out; `skipna` says it of a call
     summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n

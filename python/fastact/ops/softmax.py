@@ -15,7 +15,6 @@ from .._cpu import View
 from ..interop import validate
 from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .engine import axes
-from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
@@ -104,11 +103,7 @@ class RowFunction(CachedOp[P, R]):
         return _TEXTS
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
-        shape = next(iter(call.views.values())).shape
-        over = axes.axes(call.where, options.axis, len(shape))
-        sink = call.views.get("sink")
-        own = () if sink is None else tuple(sink.shape)
-        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
+        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
@@ -133,6 +128,10 @@ class SoftmaxOp(RowFunction[P, R]):
         share=Output(shape="rows", dtype=COMPUTED),
         dsink=Output("sink", shape="sink"),
     )
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
+        over, sink = super()._shapes(call, options), call.views.get("sink")
+        return WithSinks(over.axes, over.shape, () if sink is None else tuple(sink.shape))
 
     def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         lacks = () if named.get("softcap") else ("x",)
@@ -244,9 +243,6 @@ class LogSumExp(RowFunction[P, R]):
     )
     kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Over:
-        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
-
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
@@ -337,8 +333,6 @@ class CrossEntropy(CachedOp[P, R]):
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
-
-        ``loss, saved = op(...), (logits, target, weight, lse, rest, divisor)``.
 
         Returns
         -------
