@@ -270,7 +270,10 @@ abs(weight) (1 + abs(xhat) + abs(mean) rstd) more."""
 _OF_ROWS = {
     "given": "",
     "batch": " The batch is axis 0, unless the channels are.",
-    "order": """The result for a normalization row does not depend on the other rows, nor on the
+    "order": """`forward` saves the statistics by which y is computed, rounded once to the dtype in
+    which x is computed: rstd is the factor of x, or of x - mean.
+
+    The result for a normalization row does not depend on the other rows, nor on the
     number of threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the
     order in which memory holds the axes (channels last), but not on how they step.""",
 }
@@ -444,19 +447,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
             return axes.others(tuple(whole), rows.ndim)
         cut = rows.cut[0]
         return tuple(a for a in range(rows.ndim - 1) if a != cut and a + (a > cut) not in whole)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
-        ``rstd = 1 / sqrt(variance + eps)``.
-
-        Notes
-        -----
-        y is as accurate as the result of the call. It was computed by mean and rstd, which are
-        returned rounded once to the dtype in which x is computed. Where a residual was added, the
-        x that is saved is the sum.
-        """
 
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]

@@ -49,7 +49,10 @@ class Channels(NamedTuple):
 _BATCH = """S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by
 Reducing Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167"""
 
-_ORDER = """Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads,
+_ORDER = """`forward` saves the statistics that were used: of `batch_norm` in the dtype in which x
+is computed, with as many axes as x, of `norm_apply` those that were given.
+
+Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads,
 but may on whether channels come last in memory."""
 
 
@@ -92,18 +95,6 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
 
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
         return axes.others((now.shapes.axis,), now.views["x"].ndim)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        ``y = act((x - mean) * rstd * weight + bias)``.
-
-        Notes
-        -----
-        y is as accurate as the result of the call. The statistics that are saved are those that
-        were used: of `batch_norm` in the dtype in which x is computed, with as many axes as x, of
-        `norm_apply` those that were given.
-        """
 
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]

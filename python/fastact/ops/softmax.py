@@ -105,13 +105,6 @@ class RowFunction(CachedOp[P, R]):
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and the tuple that `backward` needs.
-
-        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
-        where it is rounded to the dtype in which x is computed. Both are of that dtype.
-        """
-
 
 class SoftmaxOp(RowFunction[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
@@ -330,17 +323,6 @@ class CrossEntropy(CachedOp[P, R]):
         is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
         of_loss = () if is_one else losses
         return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and the tuple that `backward` needs.
-
-        Returns
-        -------
-        saved : tuple
-            The arrays of the call; lse, logsumexp of the logits, and rest, what its rounding left,
-            in the dtype in which logits are computed; and the divisor of the sum of the losses,
-            None without a reduction. Arrays are not copied: do not change them before `backward`.
-        """
 
     def _run_forward(self, now: Execution) -> None:
         is_one, loss = now.shapes.is_one, now.view("loss")
@@ -581,6 +563,9 @@ def logsumexp(
 
     A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
 
+    `forward` saves lse, y before it was rounded to x's dtype, and rest, what is left of it where it
+    is rounded to the dtype in which x is computed. Both are of that dtype.
+
     Weights b that are not negative, as in `scipy.special.logsumexp(x, b=b)`, are a mask of their
     logarithms: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
 
@@ -666,7 +651,9 @@ def cross_entropy(
     classes), to which a z_loss adds z_loss abs(lse) (abs(m) + log1p(s)). Losses are added up in
     double, in one order for any number of threads; no loss depends on the other rows. No
     probability is stored: `backward` makes them again of logits, lse and what the rounding of lse
-    left, so that an offset of all logits costs no digit. `out` of it may be the logits.
+    left, so that an offset of all logits costs no digit. `out` of it may be the logits. `forward`
+    saves lse and that rest in the dtype in which logits are computed, and the divisor of the sum of
+    the losses, which is None without a reduction.
 
     References
     ----------
