@@ -20,7 +20,7 @@ from .. import _cpu
 from ..measure.cases import Case
 from ..measure.peers import SUMS, as_tensor, open_torch
 from ..measure.sum_axes import is_over_any, is_sum, is_to_shape
-from ..ops.bounds import MomentBounds, StatisticBounds, SumBounds, largest
+from ..ops.bounds import MomentBounds, SumBounds, largest
 from ..ops.engine.op import arrays_of
 from ..ops.moments import Moments
 from ..runtime.threads import get_num_threads
@@ -93,7 +93,7 @@ def _data(op: Any, dtype: np.dtype[Any]) -> dict[str, Make]:
         has_both_signs = float(term_of(op)(np.float64(-1.0))) < 0
         more = {"cancelling": _cancelling} if has_both_signs else {}
         more |= {"ones": _ones} if dtype.itemsize == 2 else {}
-    elif isinstance(op.bounds, MomentBounds):
+    elif len(op.results) > 1:
         more = {k: m for k, m in _OF_MOMENTS.items() if k != "near 1e30" or dtype != np.float16}
     return {**_ANY, **more}
 
@@ -238,7 +238,7 @@ def _arrays(
     """The kinds of data, each with its arrays."""
     for data, make in _data(op, dtype).items():
         yield data, arrange(partial(_draw, op, make, dtype), size)
-    if isinstance(op.bounds, MomentBounds) and layout in ("rows", "columns"):
+    if len(op.results) > 1 and layout in ("rows", "columns"):
         x = _draw(op, mixed, dtype, 1, 1000)
         yield _ONE, [(x.T, (1,)) if layout == "rows" else (x, (0,))]
 
@@ -257,5 +257,5 @@ CHECK = Check(
     ["op", "dtype", "layout", "by", *_COLUMNS],
     4,
     _LEGEND,
-    of=(SumBounds, MomentBounds, StatisticBounds),
+    of=(SumBounds, MomentBounds),
 )

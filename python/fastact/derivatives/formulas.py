@@ -14,7 +14,6 @@ from typing import Any
 from ..ops.activations import softcap
 from ..ops.dropout import dropout
 from ..ops.engine import axes, weighting
-from ..ops.engine.entry import REQUIRED
 from ..ops.engine.fused import IDENTITY, activation_op
 from ..ops.norms import Rows, rows_of
 from . import gates
@@ -212,8 +211,6 @@ def _norm(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x, call = of["x"], op.entry_points["call"].defaults
     if op.traits.counts_elements:
         x = _dropped(of, m)
-    if of.get("num_groups") is REQUIRED:  # backward is not told, and mean has as many
-        of = {**of, "num_groups": of["mean"].shape[-1]}
     rows = rows_of(op, tuple(x.shape), of)
     if of.get("residual") is not None:
         x = x + of["residual"]

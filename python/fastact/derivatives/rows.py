@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from ..ops.engine import axes
 from ..ops.engine.spec import spec_of
-from ..ops.norms import Rows, rows_of
+from ..ops.norms import rows_of
 
 Named = Mapping[str, Any]
 Found = tuple[list[Any], dict[str, Any]]
@@ -75,11 +74,6 @@ def _of_log_softmax(ddx: Any, dy: Any, y: Any, over: Axes, m: Any, wants_dy: boo
     return [of_dy, m.times(of_y, -m.sum(dy, over), of_y)]
 
 
-@lru_cache(maxsize=256)
-def _rows(op: Any, shape: tuple[int, ...], where: tuple[tuple[str, Any], ...]) -> Rows:
-    return rows_of(op, shape, dict(where))
-
-
 #: The exponent of what a product of a reciprocal may lack to 1, by the item size.
 _ROUNDING = {4: -22, 8: -51}
 
@@ -90,11 +84,8 @@ def _of_norm(
     spec, x, weight = spec_of(op), of["x"], of.get("weight")
     u, v = ddx["x"] + ddx["residual"] if "residual" in ddx else ddx["x"], ddx.get("weight")
     dy, *others = incoming
-    if "num_groups" in of:
-        of = {**of, "num_groups": of["mean"].shape[-1]}
-    where = tuple((n, of[n]) for n in ("axis", "channel_axis", "num_groups") if n in of)
     shape = tuple(x.shape)
-    rows = _rows(op, shape, where)
+    rows = rows_of(op, shape, of)
     told = {n: of[n] for n in spec.told & op.entry_points["backward"].defaults.keys()}
 
     def projected(d: Any) -> Any:

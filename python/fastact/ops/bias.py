@@ -59,18 +59,6 @@ class BiasAct(CachedOp[P, R]):
         axis = axes.one(call.where, options.axis, len(data.shape), of=like)
         return Along(axis, (data.shape[axis],))
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The activation of the sum, and what `backward` needs.
-
-        The sum is not saved: `backward` adds it up again.
-
-        Returns
-        -------
-        saved : tuple
-            ``(x, bias, residual)``, not copied: do not change them before `backward`. With the
-            identity ``(None, bias, None)``: its gradient needs no more than the bias's dtype.
-        """
-
     def backward(
         self, dy: ArrayOrNumber, x: A | None, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, Any]:
@@ -177,8 +165,9 @@ def bias_act(
     abs(residual)). The activation follows within its own bounds, and one rounding to x's dtype. The
     activation of the sums has the same bits, for any number of threads.
 
-    `bias_act.forward` saves ``(x, bias, residual)``, for the identity ``(None, bias, None)``;
-    `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
+    `bias_act.forward` saves ``(x, bias, residual)``, and not the sum, which `backward` adds up
+    again; for the identity ``(None, bias, None)``, whose gradient needs no more than the bias's
+    dtype. `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
 
     References
     ----------

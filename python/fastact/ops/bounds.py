@@ -219,7 +219,7 @@ class SumBounds(NamedTuple):
 
 
 class MomentBounds(NamedTuple):
-    """Stated accuracy of moments in double, with d = abs(mean) / std.
+    """Stated accuracy of moments and of statistics in double, with d = abs(mean) / std.
 
     |mean - exact| <= 2**-53 |mean| + mean M,  |m2 - exact| <= (m2 + far d) m2
     M is the mean of |x|, and for types narrower than float64 the largest |x| more: a block's terms
@@ -228,7 +228,9 @@ class MomentBounds(NamedTuple):
     m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
     Rounding to another dtype adds half a ULP.
     gradient : dx has an error of so many u times the magnitudes of its two terms, and the mean's
-    error times 2 dvar / (n - correction).
+    error times 2 dvar / (n - correction), or dstd / ((n - correction) std).
+    sums : of a statistic that is a sum, or a mean that is one over n, and of weights that are added
+    up.
     """
 
     mean: float
@@ -236,6 +238,7 @@ class MomentBounds(NamedTuple):
     m2_double: float
     far: float
     merged: float
+    sums: SumBounds
     gradient: float = 6
 
     def of_second(self, mean: Any, std: Any, dtype: Any) -> Any:
@@ -243,21 +246,6 @@ class MomentBounds(NamedTuple):
         with np.errstate(all="ignore"):
             far = np.nan_to_num(np.abs(mean) / std, nan=0.0, posinf=0.0)
         return (self.m2_double if _is_double(dtype) else self.m2) + self.far * far
-
-
-class StatisticBounds(NamedTuple):
-    """Stated accuracy of one statistic of the elements that count: those that are not skipped.
-
-    of : which it is: "sum", "mean", "var" or "std". sums : of a sum, of a mean that is one over n,
-    and of weights that are added up. moments : of the others. gradient : dx has an error of so many
-    u times its own magnitude, and the mean's error times 2 dvar / (n - correction), or dstd / ((n -
-    correction) std).
-    """
-
-    of: str
-    sums: SumBounds
-    moments: MomentBounds
-    gradient: float = 6
 
 
 class BiasBounds(NamedTuple):

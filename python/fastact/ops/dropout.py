@@ -42,15 +42,6 @@ class DropoutOp(CachedOp[P, R]):
     )
     traits = Traits(counts_elements=True)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and an empty tuple.
-
-        Returns
-        -------
-        saved : tuple
-            Nothing: `backward` is told p, seed and offset again.
-        """
-
     def backward(self, dy: ArrayOrNumber, *given: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 

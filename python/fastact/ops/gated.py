@@ -26,9 +26,6 @@ from .engine.reductions import GRADIENT_SUM_BOUNDS
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
-#: Two roundings of a sum with a bias: of a wider bias, and of the sum.
-GATED_BOUNDS = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
-
 #: The activation that a call's options choose, of an op that names it itself.
 Choose = Callable[[str, Any], Any]
 
@@ -79,7 +76,8 @@ Notes
 A sum with a bias errs by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53), and a
 sum with an offset by u times itself; 16 bits are computed in float32, to which limit, offset and a
 wider bias are rounded. The activation follows within its own bounds{own}, and the product is
-rounded, and then to 16 bits. The bits do not depend on the number of threads.
+rounded, and then to 16 bits. The bits do not depend on the number of threads. `forward` saves the
+inputs alone: `backward` computes the activation again.
 
 [own]
 """
@@ -100,7 +98,8 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     """
 
     family = "gated"
-    bounds = GATED_BOUNDS
+    # Two roundings of a sum with a bias: of a wider bias, and of the sum.
+    bounds = GatedBounds(sums=2, dbias=GRADIENT_SUM_BOUNDS)
 
     def __init__(self, function: Callable[P, R], choose: Choose | None = None) -> None:
         call = self._declare(function)
@@ -158,12 +157,6 @@ class GatedOp(Quantizes, CachedOp[P, R]):
             return (0, 1), (length // 2, 1)
         first, second = ((0, 2), (1, 2)) if named["interleaved"] else ((0, 1), (length // 2, 1))
         return (second, first) if named["gate"] == "second" else (first, second)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and what `backward` needs.
-
-        The inputs alone are saved: `backward` computes the activation again.
-        """
 
     def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))

@@ -23,9 +23,6 @@ from .engine.reductions import GRADIENT_SUM_BOUNDS, add_up
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
 
-#: Their derivation is in src/common/gates/gates.h.
-GATE_BOUNDS = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)
-
 _BIASES = ("bias", "recurrent_bias")
 _PACKED = ("gates", "recurrent", *_BIASES)
 
@@ -84,10 +81,6 @@ In the place of gates `forward` saves the activated ones ({letters}), packed in 
 (..., {kept}H), and no recurrent; with recompute=True the inputs{and_no}.
 
 [own]
-
-With G the magnitude of the gradients that came back, an error of theirs is at most
-{op.bounds.gradient_ulp:g} u (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 where there is a Q, and the
-rounding to the dtype.
 """
 
 
@@ -108,7 +101,7 @@ class Gates(CachedOp[P, R]):
     """
 
     family = "gates"
-    bounds = GATE_BOUNDS
+    bounds = GateBounds(*_cpu.GATE_ULPS, GRADIENT_SUM_BOUNDS)  # derived in src/common/gates/gates.h
 
     def __init__(
         self,
@@ -416,8 +409,6 @@ def gru_gates(
         float32 or float64; any strides.
     recurrent : array, of shape (..., 3 H)
         The recurrent projection, U h.
-    bias : array, of shape (3 H,), optional
-        Packed as gates are; of their dtype or a wider one. Added to every row of gates.
     recurrent_bias : array, of shape (3 H,), optional
         The same for recurrent.
 

@@ -270,7 +270,10 @@ abs(weight) (1 + abs(xhat) + abs(mean) rstd) more."""
 _OF_ROWS = {
     "given": "",
     "batch": " The batch is axis 0, unless the channels are.",
-    "order": """The result for a normalization row does not depend on the other rows, nor on the
+    "order": """`forward` saves the statistics by which y is computed, rounded once to the dtype in
+    which x is computed: rstd is the factor of x, or of x - mean.
+
+    The result for a normalization row does not depend on the other rows, nor on the
     number of threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the
     order in which memory holds the axes (channels last), but not on how they step.""",
 }
@@ -279,7 +282,9 @@ _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
 https://arxiv.org/abs/1607.06450"""
 
 _ROOT = """B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-https://arxiv.org/abs/1910.07467"""
+https://arxiv.org/abs/1910.07467
+
+`LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers"""
 
 #: The errors besides, where a mean is subtracted, too.
 FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
@@ -443,19 +448,6 @@ class NormOp(Quantizes, CachedOp[P, R]):
         cut = rows.cut[0]
         return tuple(a for a in range(rows.ndim - 1) if a != cut and a + (a > cut) not in whole)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
-
-        With ``xhat = (x - mean) * rstd`` and ``z = xhat * weight + bias``, ``y = act(z)``, where
-        ``rstd = 1 / sqrt(variance + eps)``.
-
-        Notes
-        -----
-        y is as accurate as the result of the call. It was computed by mean and rstd, which are
-        returned rounded once to the dtype in which x is computed. Where a residual was added, the
-        x that is saved is the sum.
-        """
-
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
@@ -561,13 +553,6 @@ def rms_norm(
     fastact.layer_norm : The same about the mean, with a bias.
     fastact.add_rms_norm : The same of a sum.
 
-    References
-    ----------
-    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-    https://arxiv.org/abs/1910.07467
-
-    `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers
-
     Examples
     --------
     >>> x = np.array([3.0, 4.0])
@@ -642,13 +627,6 @@ def add_rms_norm(
     --------
     fastact.rms_norm : The same of one array.
     fastact.add_layer_norm : The same about the mean, with a bias.
-
-    References
-    ----------
-    B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019,
-    https://arxiv.org/abs/1910.07467
-
-    `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers
 
     Examples
     --------
@@ -786,11 +764,6 @@ def l2_normalize(
         `torch.nn.functional.normalize` has axis 1 by default.
     eps : float, default 1e-12
         The least length that x is divided by: 0, or from 1e-150 to 1e150.
-
-    Raises
-    ------
-    ValueError
-        For an eps out of range.
 
     See Also
     --------

@@ -49,7 +49,10 @@ class Channels(NamedTuple):
 _BATCH = """S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by
 Reducing Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167"""
 
-_ORDER = """Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads,
+_ORDER = """`forward` saves the statistics that were used: of `batch_norm` in the dtype in which x
+is computed, with as many axes as x, of `norm_apply` those that were given.
+
+Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads,
 but may on whether channels come last in memory."""
 
 
@@ -93,16 +96,32 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
         return axes.others((now.shapes.axis,), now.views["x"].ndim)
 
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+    def backward(
+        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
+    ) -> tuple[A | None, ...]:
+        """The gradients with respect to x, weight and bias.
 
-        ``y = act((x - mean) * rstd * weight + bias)``.
+        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias`` and ``p = dy * act'(z)``,
+        ``dbias = sum(p)``, ``dweight = sum(p * xhat)`` and, in training,
+        ``dx = weight * rstd * (p - mean(p) - xhat * mean(p * xhat))``, sums and means over each
+        channel; without training, and of `norm_apply`, ``dx = weight * rstd * p``: mean and rstd do
+        not depend on x then.
+
+        In training a change of ``x[j]`` moves the mean by ``1 / N`` and rstd by
+        ``-rstd**2 * xhat[j] / N``, of N values a channel; hence the two terms that are taken away.
 
         Notes
         -----
-        y is as accurate as the result of the call. The statistics that are saved are those that
-        were used: of `batch_norm` in the dtype in which x is computed, with as many axes as x, of
-        `norm_apply` those that were given.
+        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
+        saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
+        (mean abs(g) + abs(xhat) mean abs(g xhat))) in training, else 3 u rstd abs(g), dweight one
+        of 18 u sum abs(p xhat), dbias one of 18 u sum abs(p). Sums of float64 are added up in
+        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by z's
+        (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
+        dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
+        one rounding to the dtype.
+
+        In training there are two passes over the data.
         """
 
 
@@ -160,33 +179,6 @@ class BatchNormOp(ChannelNorm[P, R]):
         if now.options.training:
             _may_train(now)
         now.run("batch_norm_forward")
-
-    def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
-    ) -> tuple[A | None, ...]:
-        """The gradients with respect to x, weight and bias.
-
-        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias`` and ``p = dy * act'(z)``,
-        ``dbias = sum(p)``, ``dweight = sum(p * xhat)`` and, in training,
-        ``dx = weight * rstd * (p - mean(p) - xhat * mean(p * xhat))``, sums and means over each
-        channel; without training, ``dx = weight * rstd * p``.
-
-        In training a change of ``x[j]`` moves the mean by ``1 / N`` and rstd by
-        ``-rstd**2 * xhat[j] / N``, of N values a channel; hence the two terms that are taken away.
-
-        Notes
-        -----
-        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
-        saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
-        (mean abs(g) + abs(xhat) mean abs(g xhat))) in training, else 3 u rstd abs(g), dweight one
-        of 18 u sum abs(p xhat), dbias one of 18 u sum abs(p). Sums of float64 are added up in
-        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by z's
-        (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
-        dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
-        one rounding to the dtype.
-
-        There are two passes over the data.
-        """
 
     def backward_reduce(
         self, dy: ArrayOrNumber, x: Array, /, *saved: Any, **options: Unpack[FusedKwargs[Array]]
@@ -246,8 +238,6 @@ class BatchNormOp(ChannelNorm[P, R]):
             What `backward_reduce` returned, summed over all parts of the batch.
         count : float
             Values a channel, in all parts of the batch.
-        bias : array, optional
-            As for `backward`.
         out : array, optional
             Where to write dx, which may be dy or x.
 
@@ -278,33 +268,11 @@ class NormApply(ChannelNorm[P, R]):
     """Normalised by given statistics, which count as constants in backward."""
 
     axis_name = "axis"
-
     given = "; statistics of `Moments` bring them along"
     traits = Traits(axis_of_bias=True)
     kernels = Kernels(
         {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
     )
-
-    def backward(
-        self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
-    ) -> tuple[A | None, ...]:
-        """The gradients with respect to x, weight and bias, for given mean and rstd.
-
-        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias`` and ``p = dy * act'(z)``,
-        ``dx = weight * rstd * p``, ``dweight = sum(p * xhat)`` and ``dbias = sum(p)``, with sums
-        over each channel. These are the gradients of `batch_norm.backward` without training: mean
-        and rstd do not depend on x.
-
-        Notes
-        -----
-        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
-        saved, p = dy act'(z) and g = p weight, dx has an error of at most 3 u rstd abs(g), dweight
-        one of 18 u sum abs(p xhat), dbias one of 18 u sum abs(p). Sums of float64 are added up in
-        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by z's
-        (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
-        dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
-        one rounding to the dtype.
-        """
 
 
 def _may_train(now: Execution) -> None:

@@ -130,8 +130,7 @@ def prelu(
     Computed in float32 (float64 for float64), to which a wider weight is rounded first, and rounded
     to x's dtype: y is within 1 u abs(y) of the true value before that, with u = 2**-24 (2**-53).
 
-    `prelu.forward` saves ``(x, weight)``; `prelu.backward` gives dx and dweight. 0 belongs to
-    the negative side, as in torch.
+    0 belongs to the negative side, as in torch.
 
     References
     ----------
@@ -192,9 +191,8 @@ def snake(
     for all x and alpha. alpha x is exact, and the sine is of it as it is, not of a rounded product.
     There is no division by alpha: small ones are as good as others.
 
-    `snake.forward` saves ``(x, alpha)``; `snake.backward` gives dx and dalpha. The derivative by x
-    is within 8 u, and the derivative by alpha within 10 u x**2 min(1, 1 / abs(alpha x)), up to
-    abs(alpha x) = 2**44; from 2**52 on they are 1 and 0.
+    The derivative by x is within 8 u, and the derivative by alpha within 10 u x**2 min(1, 1 /
+    abs(alpha x)), up to abs(alpha x) = 2**44; from 2**52 on they are 1 and 0.
 
     References
     ----------

@@ -32,6 +32,7 @@ from .engine.op import (
 )
 from .engine.reductions import (
     INTEGERS,
+    SUM_BOUNDS,
     TEXTS,
     AxisSum,
     PlainSum,
@@ -46,9 +47,6 @@ from .engine.served import CachedOp
 from .engine.weighting import SAVED, by_groups, places_of
 from .moments import FIELDS, Moments
 from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Stream
-
-#: Their derivation is in src/cpu/reductions/kernels.h.
-MOMENT_BOUNDS = MomentBounds(2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2)
 
 #: The reference of moments.
 VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
@@ -68,6 +66,10 @@ _SPREADS = ("m2", "var", "std")
 class StatisticsOp(CachedOp[P, R]):
     """Statistics over axes: `results` are "sum", "mean", "var", "std", "m2", or two of them."""
 
+    # Their derivation is in src/cpu/reductions/kernels.h.
+    bounds = MomentBounds(
+        2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2, sums=SUM_BOUNDS
+    )
     traits = Traits(integers=INTEGERS)
     skips = False  # elements that are NaN are left out; `skipna` says it of a call
     summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n
@@ -246,7 +248,6 @@ class PairOp(StatisticsOp[P, R]):
     """Mean and variance, or mean and m2, and backward by the gradients of both."""
 
     family = "reductions"
-    bounds = MOMENT_BOUNDS
     results: tuple[str, ...] = ("mean", "var")
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -502,13 +503,6 @@ def sum(
     `dtype` is given; `sum.backward` gives dx, which is dy repeated along the axes that were summed
     over.
 
-    References
-    ----------
-    T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-    (2005), https://doi.org/10.1137/030601818
-
-    N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4
-
     Examples
     --------
     >>> fa.sum(np.ones((2, 3), np.float32), axis=0)
@@ -670,16 +664,8 @@ def moments(
 
     Parameters
     ----------
-    weights : array, optional
-        How often each element counts: what broadcasts to x's shape, or is along the axes that
-        `axis` names, in its order, as np.average has it; of any dtype that x may have. An element
-        of weight 0 does not count, whatever it is. The count is then the sum of the weights.
     skipna : bool, default False
         Leave out elements that are NaN.
-    where : array of bool, or bool, optional
-        What broadcasts to x's shape: True where an element counts. With `skipna`, `weights` and
-        `where` the count is an array of float64, of the mean's shape; where it is 0, the mean is
-        NaN and m2 is 0.
     out : tuple of two arrays or None, optional
         Where to write mean and m2, both of float64, which may share memory neither with x nor with
         each other; one that is None is allocated. With an array for m2, memory of another one is
@@ -689,6 +675,8 @@ def moments(
     -------
     Moments
         The count, and mean and m2 in float64, of x's framework; of no elements, 0, NaN and 0.
+        With `skipna`, `weights` or `where` the count is an array of float64, of the mean's shape;
+        with `weights` it is their sum.
 
     See Also
     --------

@@ -15,7 +15,6 @@ from .._cpu import View
 from ..interop import validate
 from .bounds import CrossEntropyBounds, SoftmaxBounds
 from .engine import axes
-from .engine.axes import Over
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
@@ -56,6 +55,10 @@ functions", IMA Journal of Numerical Analysis 41(4), 2021, https://doi.org/10.10
 Notes
 -----
 [own]
+
+What a mask leaves out, False or -inf, is as if it were not there, be it NaN. Of softmax and
+log_softmax a NaN or +inf that takes part makes all others of its row NaN; where z leaves the range
+of the type in which it is computed, their y does not: it follows from the distances within the row.
 
 The result for a row does not depend on the other rows, nor on strides, layout or the number of
 threads; with several axes elements are in the order of the axes.
@@ -100,18 +103,7 @@ class RowFunction(CachedOp[P, R]):
         return _TEXTS
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Any:
-        shape = next(iter(call.views.values())).shape
-        over = axes.axes(call.where, options.axis, len(shape))
-        sink = call.views.get("sink")
-        own = () if sink is None else tuple(sink.shape)
-        return WithSinks(over, axes.reduced(shape, over, keepdims=False), own)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and the tuple that `backward` needs.
-
-        `logsumexp` saves lse, y before it was rounded to x's dtype, and rest, what is left of it
-        where it is rounded to the dtype in which x is computed. Both are of that dtype.
-        """
+        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
 
 class SoftmaxOp(RowFunction[P, R]):
@@ -129,6 +121,10 @@ class SoftmaxOp(RowFunction[P, R]):
         share=Output(shape="rows", dtype=COMPUTED),
         dsink=Output("sink", shape="sink"),
     )
+
+    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> WithSinks:
+        over, sink = super()._shapes(call, options), call.views.get("sink")
+        return WithSinks(over.axes, over.shape, () if sink is None else tuple(sink.shape))
 
     def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
         lacks = () if named.get("softcap") else ("x",)
@@ -240,9 +236,6 @@ class LogSumExp(RowFunction[P, R]):
     )
     kernels = Kernels({"backward": "logsumexp_backward"}, {"number": "y", "share": "rest"})
 
-    def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> Over:
-        return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
-
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
@@ -330,19 +323,6 @@ class CrossEntropy(CachedOp[P, R]):
         is_one, losses = options.reduction != "none", axes.reduced(shape, (axis,), keepdims=False)
         of_loss = () if is_one else losses
         return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
-
-    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """Return what calling the op gives, and the tuple that `backward` needs.
-
-        ``loss, saved = op(...), (logits, target, weight, lse, rest, divisor)``.
-
-        Returns
-        -------
-        saved : tuple
-            The arrays of the call; lse, logsumexp of the logits, and rest, what its rounding left,
-            in the dtype in which logits are computed; and the divisor of the sum of the losses,
-            None without a reduction. Arrays are not copied: do not change them before `backward`.
-        """
 
     def _run_forward(self, now: Execution) -> None:
         is_one, loss = now.shapes.is_one, now.view("loss")
@@ -454,12 +434,8 @@ def softmax(
     a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)), relative to y;
     with a softcap 12 u and the capped scale x. 16-bit data is rounded once more.
 
-    What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y and its
-    gradient are 0. A row in which nothing takes part, all z -inf, gives 0 with a mask, and NaN
-    without one. A NaN or +inf that takes part makes all others of its row NaN.
-
-    Where z leaves the range of the type in which it is computed, y does not: it follows from the
-    distances within the row.
+    The y and the gradient of an element that a mask leaves out are 0. A row in which nothing takes
+    part, all z -inf, gives 0 with a mask, and NaN without one.
 
     `forward` saves, besides y, the sink and its own probability in each row, share, in the type
     that is computed in; without a sink both are None. Of 16-bit data on a GPU a share below 2**-126
@@ -530,12 +506,8 @@ def log_softmax(
     2**-53. With a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)).
     16-bit data is rounded once more.
 
-    What a mask leaves out, False or -inf, is as if it were not there, be it NaN: its y is -inf and
-    its gradient 0. A row in which nothing takes part, all z -inf, gives -inf with a mask, and NaN
-    without one. A NaN or +inf that takes part makes all others of its row NaN.
-
-    Where z leaves the range of the type in which it is computed, y does not: it follows from the
-    distances within the row.
+    The y of an element that a mask leaves out is -inf, and its gradient 0. A row in which nothing
+    takes part, all z -inf, gives -inf with a mask, and NaN without one.
 
     Examples
     --------
@@ -587,10 +559,12 @@ def logsumexp(
     more.
 
     Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
-    among them it is +inf, and with a NaN NaN. What a mask leaves out, False or -inf, is as if it
-    were not there, be it NaN.
+    among them it is +inf, and with a NaN NaN.
 
     A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
+
+    `forward` saves lse, y before it was rounded to x's dtype, and rest, what is left of it where it
+    is rounded to the dtype in which x is computed. Both are of that dtype.
 
     Weights b that are not negative, as in `scipy.special.logsumexp(x, b=b)`, are a mask of their
     logarithms: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
@@ -677,7 +651,9 @@ def cross_entropy(
     classes), to which a z_loss adds z_loss abs(lse) (abs(m) + log1p(s)). Losses are added up in
     double, in one order for any number of threads; no loss depends on the other rows. No
     probability is stored: `backward` makes them again of logits, lse and what the rounding of lse
-    left, so that an offset of all logits costs no digit. `out` of it may be the logits.
+    left, so that an offset of all logits costs no digit. `out` of it may be the logits. `forward`
+    saves lse and that rest in the dtype in which logits are computed, and the divisor of the sum of
+    the losses, which is None without a reduction.
 
     References
     ----------

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 from . import reductions
-from .bounds import StatisticBounds
 from .engine.entry import TOLD, Output
 from .engine.execute import Execution
 from .engine.op import P, R, Traits, called_as, declared, records
 from .engine.reductions import (
     IDENTITY,
     INTEGERS,
-    SUM_BOUNDS,
     SUMS,
     TEXTS,
     VALID,
@@ -29,7 +27,7 @@ from .engine.reductions import (
     weighted_gradient,
 )
 from .engine.weighting import SAVED
-from .reductions import MOMENT_BOUNDS, VARIANCES, StatisticsOp
+from .reductions import VARIANCES, StatisticsOp
 from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Stream
 
 #: Further words that the docstrings of all statistics share.
@@ -125,7 +123,6 @@ class AxisStatistic(StatisticsOp[P, R]):
         self.term = (VALID if skips else IDENTITY) if of == "sum" else None
         self.summed = IDENTITY if of == "mean" and not skips else self.term
         self.results = (of,)
-        self.bounds = StatisticBounds(of, SUM_BOUNDS, MOMENT_BOUNDS)
         self.saves = ("x", *(name for name in SAVED if name in call.parameters))
         made = Output(shape="shape", dtype=TOLD)
         self.outs = {**self.outs, **dict.fromkeys((of, "count"), made)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.sum_axes import axes_of
-from ...ops.bounds import MomentBounds, StatisticBounds, unit_roundoff
+from ...ops.bounds import MomentBounds, unit_roundoff
 from .common import Expected, ulp, wide
 
 TINY = 2.0**-1074
@@ -71,8 +71,7 @@ class Elements:
         self.of_left = 0.0
         if case.has("weights"):
             self.of_left = _OF_WEIGHTS * self.count / np.abs(self.count - self.correction)
-        is_one = isinstance(case.op.bounds, StatisticBounds)
-        self.bounds: MomentBounds = case.op.bounds.moments if is_one else case.op.bounds
+        is_one = case.op.family == "statistics"
         self.times = 1.0 if is_one else 1.0 + self.is_weighted
         self.spread = self.magnitude + self.largest
         if not (self.is_weighted or is_one) and case.dtype == DOUBLE:
@@ -86,8 +85,8 @@ def expected(case: Case) -> dict[str, Expected]:
 
 def _value(name: str, case: Case, of: Elements) -> tuple[Any, Any]:
     """A sum, mean, var, std or m2, and how far off it may be."""
-    bounds = case.op.bounds
-    if isinstance(bounds, StatisticBounds) and name not in _SPREADS:
+    bounds: MomentBounds = case.op.bounds
+    if case.op.family == "statistics" and name not in _SPREADS:
         share, more = bounds.sums.share(case.dtype), initial_of(case)
         if name == "mean":
             return of.mean, share * of.magnitude
@@ -95,8 +94,8 @@ def _value(name: str, case: Case, of: Elements) -> tuple[Any, Any]:
         return total, share * (of.count * of.magnitude + abs(more))
     times = bounds.merged if case.entry == "merge" else of.times
     if name == "mean":
-        return of.mean, times * of.bounds.mean * of.spread
-    share = of.bounds.of_second(of.mean, np.sqrt(of.m2 / of.count), case.dtype) + of.of_left
+        return of.mean, times * bounds.mean * of.spread
+    share = bounds.of_second(of.mean, np.sqrt(of.m2 / of.count), case.dtype) + of.of_left
     exact = of.m2 if name == "m2" else of.m2 / of.divisor
     if name == "std":  # half of the variance's, and the root's own
         exact, share = np.sqrt(exact), share / 2 + 2.0**-52
@@ -110,7 +109,7 @@ def _results(case: Case, of: Elements) -> dict[str, Expected]:
     of their own in tests/statistics, but for moments in which each element counts once.
     """
     op, dtype, found = case.op, case.dtype, {}
-    is_one = isinstance(op.bounds, StatisticBounds)
+    is_one = op.family == "statistics"
     for name in op.results:
         exact, error = _value(name, case, of)
         judged = of.count > (of.correction if name in _CORRECTED else 0)
@@ -153,7 +152,7 @@ def _gradients(case: Case, of: Elements) -> dict[str, Expected]:
     error = error + of.of_left * (np.abs(one) + np.abs(far))  # both are over the sum of the weights
     judged = np.isfinite(dx)
     if _SPREADS & {*op.results}:
-        error = error + np.abs(slope) * of.times * of.bounds.mean * of.spread
+        error = error + np.abs(slope) * of.times * op.bounds.mean * of.spread
         judged &= of.divisor > 0
     if "std" in op.results:
         judged &= of.m2 > 2.0**-40 * of.count * of.mean**2

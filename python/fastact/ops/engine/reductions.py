@@ -201,7 +201,9 @@ References
 
 #: The reference of sums.
 SUMS = """T. Ogita, S. M. Rump and S. Oishi, "Accurate Sum and Dot Product", SIAM J. Sci. Comput. 26
-(2005), https://doi.org/10.1137/030601818"""
+(2005), https://doi.org/10.1137/030601818
+
+N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapter 4"""
 
 
 def add_up(call: Call, x: View, y: View, axes: tuple[int, ...], accumulate: bool = False) -> None:

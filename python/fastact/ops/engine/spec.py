@@ -16,8 +16,7 @@ class Spec:
         the results' gradients follow.
     incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
         for all results.
-    differentiates : the inputs of `backward` that have gradients, in their order; empty where it
-        has no `backward` of its own.
+    differentiates : `backward` has a `backward` of its own, for all that it takes.
     kept : what `forward` makes besides the results and `moving` of the op has.
     by_kernel : second derivatives by one kernel, or None.
     of_second : of what `backward` takes, incoming and saved, the places of what has a gradient by
@@ -43,8 +42,7 @@ class Spec:
         self.saves_in_order = backward.leading[: len(in_order)] == in_order
         made = {*op.outputs_of("forward", op._options({}))} - {*op.results}
         self.kept = tuple(name for name in op.moving if name in made)
-        second = op.entry_points.get("backward.backward")
-        self.differentiates = tuple(n.removeprefix("d") for n in second.gives) if second else ()
+        self.differentiates = "backward.backward" in op.entry_points
         moving = [in_order.index(name) for name in op.moving if name != "bias"]
         self.of_second = (*range(len(self.incoming)), *moving)
         # A bias has no part in dx.
@@ -89,14 +87,12 @@ class Spec:
 
         ddx : what comes back to the gradients that it gives.
         """
-        given = dict(zip((*self.incoming, *self.saves), (*incoming, *saved), strict=True))
-        wants = dict(zip(given, wanted, strict=True))
-        outs = [empty_like(given[n]) if wants[n] else None for n in self.differentiates]
-        if any(out is not None for out in outs):
+        given = zip((*incoming, *saved), wanted, strict=True)
+        outs = [empty_like(value) if wants else None for value, wants in given]
+        if any(wanted):
             args, kwargs = self.arguments(incoming, saved)
             self.op.backward.backward(*ddx, *args, **kwargs, **options, out=tuple(outs))
-        found = dict(zip(self.differentiates, outs, strict=True))
-        return [found.get(name) for name in given]
+        return outs
 
     def second_by_kernel(
         self,
