@@ -48,8 +48,8 @@ def plain_device(int device_type, int device_id):
     return device.device_type, device.device_id
 
 
-# The two readers of arrays. What they describe has a contiguous array without strides, and lives as
-# long as the array keeps its shape.
+# The two readers of arrays. A contiguous array is described without strides, and a description
+# lives as long as the array keeps its shape.
 cdef inline bint read_numpy(cnp.ndarray a, ArrayArgument* to) noexcept:
     """Describe an array of NumPy's; False: no kernel reads it."""
     to.dtype = dtype_of_numpy(a)

@@ -685,6 +685,8 @@ cdef class CachedCall:
         cdef FastPath fast
         cdef CachedCall point
         for i, point in enumerate((self, self.forward, self.backward)):
+            if point is None:
+                raise TypeError("fastact._cpu: an op that was not declared has no fast path")
             fast = FastPath.__new__(FastPath)
             fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
             fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
@@ -699,9 +701,9 @@ cdef class CachedCall:
     def _cached_calls(self):
         """Count the keys of calls that are remembered, and those that queue launches themselves."""
         cdef int queueing = 0
-        for plan in self.plans.values():
+        for plan in (self.plans or {}).values():
             queueing += type(plan) is CallPlan and (<CallPlan>plan).launches is not NULL
-        return len(self.plans), queueing
+        return len(self.plans or ()), queueing
 
 
 cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):

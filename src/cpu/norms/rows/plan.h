@@ -121,7 +121,7 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
   }
   int64_t row_bytes() const { return operands.columns.size * operands.compute_item; }
   int64_t spans_of_row() const { return operands.columns.size / span; }
-  // Whether one call takes all spans of a row, if each lies in one piece and needs no buffer.
+  // Whether one call takes many spans of a row, if each lies in one piece and needs no buffer.
   bool has_short_spans() const {
     return has_shared_parameters() && span >= kLeastSpan && span < kLongSpan &&
            spans_of_row() <= kPiece;
@@ -129,7 +129,7 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
 };
 
 // The plan of a call that is not empty; a call of forward where `lead` is kX, of backward where it
-// is kIn: the operand whose strides sort the axes. Sets all but `partial`.
+// is kIn: the operand whose strides sort the axes. Sets all but `partial` and what threads hold.
 void prepare(Norm* norm, const KernelTable* table, const NormCall& call, int lead);
 
 // Bytes of scratch that the parameters' sums need, 0 where there are none; and that each thread of
