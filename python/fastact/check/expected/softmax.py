@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...measure.cases import DOUBLE, Case, is_loss, reduces_rows
+from ...measure.cases import DOUBLE, Case, is_loss
+from ...measure.sum_axes import reduces
 from ...ops.bounds import (
     ROUGH_EXP,
     SoftmaxBounds,
@@ -33,7 +34,7 @@ def expected(case: Case) -> dict[str, Expected]:
         return _loss_gradient(case) if back else _loss(case)
     if not back:
         return _rows(case)
-    return _lse_gradient(case) if reduces_rows(case.op) else _rows_gradient(case)
+    return _lse_gradient(case) if reduces(case.op) else _rows_gradient(case)
 
 
 def _is_rough(case: Case) -> bool:
