@@ -51,7 +51,6 @@ class Tally:
     wrong: int = 0
     wrong_at: float = 0.0
     worst: float = 0.0  # the largest error in ULP
-    worst_at: float = 0.0  # the first input seen that has it
     absolute: float = 0.0  # the largest absolute error; stays 0 where none is allowed
     counted: float = 0.0  # the largest in ULP of those whose absolute error is not allowed anyway
     counted_at: float = 0.0
@@ -66,8 +65,7 @@ class Tally:
         if other.wrong and not self.wrong:
             self.wrong_at = other.wrong_at
         self.wrong += other.wrong
-        if other.worst > self.worst:
-            self.worst, self.worst_at = other.worst, other.worst_at
+        self.worst = max(self.worst, other.worst)
         if other.counted > self.counted:
             self.counted, self.counted_at = other.counted, other.counted_at
 
@@ -108,7 +106,7 @@ def tally_of(
     """
     tally = Tally(count=x.size)
     at = ulp.argmax()
-    tally.worst, tally.worst_at = float(ulp[at]) * unit, float(x[at])
+    tally.worst = float(ulp[at]) * unit
     for position, edge in enumerate(EDGES):
         if tally.worst > edge:
             tally.above[position] = np.count_nonzero(ulp > edge / unit)
