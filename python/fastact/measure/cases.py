@@ -236,11 +236,6 @@ def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
     return {**given, **dict.fromkeys(op.written), **named}
 
 
-def example(op: Any, x: Any, dy: Any) -> partial[Any]:
-    """The call of `sample`; `out` may be added."""
-    return bound(op, "call", sample(op, x, dy), {})
-
-
 def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shape:
     """The shape of the first array for data of a shape, which several gates share, or halves."""
     axis, count = -1, 1

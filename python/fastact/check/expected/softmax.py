@@ -73,9 +73,8 @@ def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) 
 
 def over_of(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes along which a row lies, and the shape of one number a row."""
-    axis, shape = case.option("axis"), case.shape
-    over = tuple(sorted(a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))))
-    return over, tuple(1 if a in over else n for a, n in enumerate(shape))
+    over = axes.axes("", case.option("axis"), len(case.shape))
+    return over, axes.reduced(case.shape, over, keepdims=True)
 
 
 class _Rows:
