@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fastact as fa
-from fastact.measure.sum_axes import is_over_any, is_sum
+from fastact.measure.sum_axes import is_sum, reduces
 
-SUMS = [op for op in fa.ops.values() if is_sum(op) and is_over_any(op)]
+SUMS = [op for op in fa.ops.values() if is_sum(op) and reduces(op)]
 
 # Each way of walking: shape and axes. Long and short rows, one and many blocks of 2048 terms, rows
 # of whole blocks that tasks share, wide, narrow and tall columns, terms in pieces, few terms of

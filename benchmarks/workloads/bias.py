@@ -12,9 +12,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from fastact.measure.cases import adds_bias
 from fastact.measure.peers import LeftOut
-from fastact.measure.sum_axes import is_to_shape
+from fastact.measure.sum_axes import is_sum, is_to_shape
 from fastact.ops.engine.fused import IDENTITY
 from fastact.ops.engine.op import ops
 
@@ -85,7 +84,7 @@ def _sums(asked: Asked) -> list[Case]:
 
 
 def _cases(asked: Asked) -> list[Case]:
-    if not adds_bias(asked.op):
+    if is_sum(asked.op):
         return _sums(asked)
     rows = shapes.of_lengths(asked.sized(), shapes.BIAS_LENGTHS)
     on_gpu = [replace(layout, channel=-1) for layout in rows]
@@ -114,7 +113,7 @@ def _with_bias(case: Case) -> Callable[[Any, Any], Any]:
 def _by(m: Library, case: Case) -> Callable[..., Any]:
     if is_to_shape(case.op):
         return lambda dy: m.module.sum(dy, axis=case.axis).reshape(case.options["shape"])
-    if not adds_bias(case.op):
+    if is_sum(case.op):
         return lambda dy: m.module.sum(dy, axis=case.axis)
     add = _with_bias(case)
     if case.variant == IDENTITY:
@@ -146,7 +145,7 @@ def _gradient(m: Library, case: Case) -> Gradient | None:
 
 
 def _onnx(case: Case) -> str:
-    if not adds_bias(case.op):
+    if is_sum(case.op):
         return onnx.reduced("ReduceSum", "dy", case.axis, "y")
     if case.channel not in (-1, len(case.shape) - 1):
         raise LeftOut("its addition broadcasts a bias along the last axis")

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from fastact.measure.cases import is_loss, reduces_rows
+from fastact.measure.cases import is_loss
+from fastact.measure.sum_axes import reduces
 
 from .. import onnx, shapes
 from ..shapes import Layout, Shape
@@ -20,7 +21,7 @@ from .work import ELEMENTS, ITEM, Asked, Case, Family
 
 def _case(asked: Asked, shape: Shape, axis: int = 1) -> Case:
     op, forward = asked.op, asked.forward
-    gives_rows = op.results == ("y",) and not reduces_rows(op)
+    gives_rows = op.results == ("y",) and not reduces(op)
     rows = prod(shape) // shape[axis]
     return asked.case(
         shape,
@@ -63,7 +64,7 @@ _ONNX: dict[str, str] = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
 def _onnx(case: Case) -> str:
     if is_loss(case.op):
         return "y = SoftmaxCrossEntropyLoss(logits, target)"
-    if reduces_rows(case.op):
+    if reduces(case.op):
         return onnx.reduced("ReduceLogSumExp", "x", case.axis, "y")
     name = unless_missing(_ONNX.get(case.op.name), case.op.name)
     return f"y = {name} <axis = {(case.axis or (1,))[0]}> (x)"

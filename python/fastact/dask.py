@@ -165,7 +165,7 @@ def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
 
 
 def _sum_of_chunk(
-    x: Any, given: Mapping[str, Any], *, op: Any, axis: tuple[int, ...], groups: int | None
+    x: Any, *, op: Any, axis: tuple[int, ...], groups: int | None, **given: Any
 ) -> Any:
     """given : a mask and labels of groups, if there are some."""
     if groups is not None:
@@ -225,17 +225,15 @@ def _merged_moments(
     x: Any, over: tuple[int, ...], told: Mapping[str, Any], operands: Mapping[str, Any]
 ) -> Any:
     """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
-    function = partial(_moments_of_chunk, axis=over, told=dict(told))
+    function = partial(_moments_of_chunk, axis=over, **told)
     groups = told.get("groups")
     return _merged(function, Moments.merge_many, x, operands, over, "moments", groups)
 
 
-def _moments_of_chunk(
-    x: Any, given: Mapping[str, Any], *, axis: tuple[int, ...], told: Mapping[str, Any]
-) -> Any:
-    if "by" not in given:
-        return ops["moments"](x, axis, keepdims=True, **told, **given)
-    m = ops["moments"](x, axis, **told, **given)
+def _moments_of_chunk(x: Any, *, axis: tuple[int, ...], **given: Any) -> Any:
+    if given.get("by") is None:
+        return ops["moments"](x, axis, keepdims=True, **given)
+    m = ops["moments"](x, axis, **given)
     return Moments.of_checked(*(np.expand_dims(a, axis) for a in (m.count, m.mean, m.squares)))
 
 
@@ -279,7 +277,7 @@ def _merged(
 
 
 def _of_chunk(function: Callable[..., Any], names: Sequence[str], x: Any, *operands: Any) -> Any:
-    return function(x, dict(zip(names, operands, strict=True)))
+    return function(x, **dict(zip(names, operands, strict=True)))
 
 
 def _same(part: Any, axis: Any, keepdims: bool) -> Any:
@@ -361,7 +359,7 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     index = tuple(range(x.ndim))
     operands = {name: (value, over) for name, value in parameters.items()}
     if all(len(c) == 1 for c in chunks):
-        function = partial(_norm_of_chunk, op=op, options=given)
+        function = partial(op, **given)
     elif "bias" in op.entry_points["call"].defaults:  # it subtracts a mean
         eps = validate.epsilon(where, "eps", options.eps)
         merged = _merged_moments(x, over, {}, {})
@@ -387,18 +385,17 @@ def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     )
 
 
-def _norm_of_chunk(x: Any, given: Mapping[str, Any], *, op: Any, options: Mapping[str, Any]) -> Any:
-    return op(x, **given, **options)
-
-
 def _norm_of_part(
     x: Any,
-    given: Mapping[str, Any],
     *,
     over: tuple[int, ...],
     eps: float,
     dtype: Any,
     options: Mapping[str, Any],
+    mean: Any,
+    var: Any,
+    weight: Any = None,
+    bias: Any = None,
 ) -> Any:
     """A part of rows whose statistics are known: each row is a channel of `norm_apply`."""
     rest = _axes.others(over, x.ndim)
@@ -407,11 +404,10 @@ def _norm_of_part(
     flat = x.transpose(order).reshape(rows, columns)
     # 16 bits are rounded once, in the end.
     flat = flat.astype(np.float32 if dtype.itemsize < 4 else dtype, copy=False)
-    mean, rstd = given["mean"].reshape(-1), 1 / np.sqrt(given["var"] + eps).reshape(-1)
-    y = ops["norm_apply"](flat, mean, rstd, axis=0)
-    if "weight" in given:
-        y *= given["weight"].reshape(-1).astype(y.dtype)
-    bias = given["bias"].reshape(-1) if "bias" in given else np.zeros(flat.shape[1], y.dtype)
+    y = ops["norm_apply"](flat, mean.reshape(-1), 1 / np.sqrt(var + eps).reshape(-1), axis=0)
+    if weight is not None:
+        y *= weight.reshape(-1).astype(y.dtype)
+    bias = np.zeros(columns) if bias is None else bias.reshape(-1)
     ops["bias_act"](y, bias.astype(y.dtype), axis=1, **options, out=y)
     made = y.astype(dtype).reshape([x.shape[a] for a in order])
     return made.transpose(np.argsort(order))

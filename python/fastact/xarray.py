@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
+from inspect import signature
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -126,9 +127,7 @@ def mean_var(
     options: Any = {"skipna": skipna, "keep_attrs": keep_attrs}
     if isinstance(obj, xr.Dataset):
         return mean(obj, dim, **options), var(obj, dim, correction=correction, **options)
-    both: tuple[Any, Any] = _reduced(
-        "mean_var", obj, dim, skipna, keep_attrs, results=2, correction=correction
-    )
+    both: tuple[Any, Any] = _reduced("mean_var", obj, dim, correction=correction, **options)
     return both
 
 
@@ -160,6 +159,21 @@ def sum_squares(
     return _reduced("sum_squares", obj, dim, skipna, keep_attrs)
 
 
+def _statistic(name: str, text: str, like: Callable[..., Any] = mean) -> Callable[..., Any]:
+    """A method that reduces by a statistic; it takes what a function of this module takes."""
+    takes = signature(like)
+
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        given = takes.bind(self, *args, **options).arguments
+        del given["obj"]
+        return self._reduced(name, **given)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = text
+    method.__signature__ = takes  # type: ignore[attr-defined]
+    return method
+
+
 class Weighted:
     """Statistics in which each element counts by its weight: what `weighted` returns.
 
@@ -174,41 +188,22 @@ class Weighted:
         self._own = obj.weighted(weights)  # which refuses weights that are missing
         self.obj, self.weights = obj, self._own.weights
 
-    def mean(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The weighted mean; NaN where the weights add up to 0."""
-        return self._reduced("mean", dim, skipna, keep_attrs)
-
-    def var(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The weighted variance, over the sum of the weights."""
-        return self._reduced("var", dim, skipna, keep_attrs)
-
-    def std(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The square root of `var`."""
-        return self._reduced("std", dim, skipna, keep_attrs)
-
-    def sum(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The sum of each element times its weight."""
-        return self._reduced("sum", dim, skipna, keep_attrs)
-
-    def sum_of_squares(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The sum of each squared distance from the weighted mean times its weight."""
-        return self._reduced("sum_of_squares", dim, skipna, keep_attrs)
+    mean = _statistic("mean", "The weighted mean; NaN where the weights add up to 0.")
+    var = _statistic("var", "The weighted variance, over the sum of the weights.")
+    std = _statistic("std", "The square root of `var`.")
+    sum = _statistic("sum", "The sum of each element times its weight.")
+    sum_of_squares = _statistic(
+        "sum_of_squares",
+        "The sum of each squared distance from the weighted mean times its weight.",
+    )
 
     def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
         """xarray's own sum of the weights of elements that are not NaN; NaN where that is 0."""
         return self._own.sum_of_weights(None if dim is ... else dim, keep_attrs=keep_attrs)
 
-    def _reduced(self, name: str, dim: Dims, skipna: bool | None, keep_attrs: bool | None) -> Any:
+    def _reduced(
+        self, name: str, dim: Dims = None, skipna: bool | None = None, keep_attrs: Any = None
+    ) -> Any:
         where, dims = f"fastact.xarray.weighted.{name}", (*self.obj.dims, *self.weights.dims)
         over = _over(where, dim, tuple(dict.fromkeys(dims)), once=False)
         function = partial(_weighted, name, _skips(where, skipna))
@@ -332,46 +327,19 @@ class GroupBy:
         own = obj.groupby(group, **groupers)
         self.obj, self._labels, self._groupers = obj, own.encoded.codes.variable, own.groupers
 
-    def mean(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The mean of each group; NaN where it has no elements."""
-        return self._reduced("mean", dim, skipna, keep_attrs)
-
-    def var(
-        self,
-        dim: Dims = None,
-        *,
-        correction: float = 0,
-        skipna: bool | None = None,
-        keep_attrs: bool | None = None,
-    ) -> Any:
-        """The variance of each group; correction : as xarray's `ddof`."""
-        return self._reduced("var", dim, skipna, keep_attrs, correction=correction)
-
-    def std(
-        self,
-        dim: Dims = None,
-        *,
-        correction: float = 0,
-        skipna: bool | None = None,
-        keep_attrs: bool | None = None,
-    ) -> Any:
-        """The square root of `var`."""
-        return self._reduced("std", dim, skipna, keep_attrs, correction=correction)
-
-    def sum(
-        self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
-    ) -> Any:
-        """The sum of each group; NaN where it has no members, as in xarray's own."""
-        return self._reduced("sum", dim, skipna, keep_attrs)
+    mean = _statistic("mean", "The mean of each group; NaN where it has no elements.")
+    var = _statistic("var", "The variance of each group; correction : as xarray's `ddof`.", var)
+    std = _statistic("std", "The square root of `var`.", std)
+    sum = _statistic(
+        "sum", "The sum of each group; NaN where it has no members, as in xarray's own."
+    )
 
     def _reduced(
         self,
         name: str,
-        dim: Dims,
-        skipna: bool | None,
-        keep_attrs: bool | None,
+        dim: Dims = None,
+        skipna: bool | None = None,
+        keep_attrs: bool | None = None,
         **options: Any,
     ) -> Any:
         where = f"fastact.xarray.groupby.{name}"
@@ -507,7 +475,6 @@ def _reduced(
     dim: Dims,
     skipna: bool | None,
     keep_attrs: bool | None,
-    results: int = 1,
     **options: Any,
 ) -> Any:
     """An op over dimensions."""
@@ -518,7 +485,7 @@ def _reduced(
     if isinstance(obj, xr.Dataset):
         of_variable = partial(_reduced_variable, reduce, over, keep_attrs)
         return _by_variable(where, obj, of_variable, keep_attrs)
-    return _applied(reduce, [obj], over, keep_attrs, results)
+    return _applied(reduce, [obj], over, keep_attrs, len(ops[name].results))
 
 
 def _over(

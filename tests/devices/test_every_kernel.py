@@ -16,7 +16,7 @@ import pytest
 from devices import DEVICES, DTYPES, Framework
 
 import fastact as fa
-from fastact.measure.sum_axes import is_over_any, is_sum
+from fastact.measure.sum_axes import is_sum, reduces
 
 # Of the true value for maps, of the sum of magnitudes for sums.
 CLOSE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}
@@ -149,7 +149,7 @@ def calls_of(op: Any, dtype: Any) -> Iterator[tuple[str, Any]]:
             for adds in (False, True):
                 call = partial(op.backward, dy, x, out=out, accumulate=adds)
                 yield f"backward, {name}, accumulate={adds}", call
-    elif is_sum(op) and is_over_any(op):
+    elif is_sum(op) and reduces(op):
         for name, x, axis in sums(dtype):
             of = np.sum(x, axis).shape
             yield name, partial(op, x, axis=axis, out=np.zeros(of, dtype))

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import backward
+from calls import backward, forward
 
 import fastact as fa
 from fastact import _cpu
 from fastact.interop.shapes import Shape
-from fastact.measure.cases import example
 from fastact.ops.engine.op import arrays_of
 
 
@@ -23,7 +22,7 @@ def without_values(value: Any) -> Any:
 def test_nothing_is_computed(op, monkeypatch):
     """Memory of arrays without values may be more than there is, and is never touched."""
     x, dy = (np.random.default_rng(k).normal(size=(6, 8)).astype(np.float32) for k in range(2))
-    calls = [example(op, x, dy), backward(op, x, dy)]
+    calls = [forward(op, x, dy), backward(op, x, dy)]
     expected = [arrays_of(call()) for call in calls]
 
     def compute(name: str, arguments: dict[str, Any]) -> None:

@@ -260,7 +260,7 @@ def test_what_others_call_a_keyword(other: str) -> None:
         if other in allowed:
             continue
         ours = [name for name in OTHERS_NAMES[other] if name in allowed]
-        example = cases.example(op, np.ones((2, 4)), np.ones((2, 4)))
+        example = op.bound("call", cases.sample(op, np.ones((2, 4)), np.ones((2, 4))))
         with pytest.raises(TypeError, match=f"unknown keyword '{other}'") as raised:
             example(**{other: 1})
         assert ("did you mean" in str(raised.value)) == bool(ours)

@@ -47,7 +47,7 @@ def calls(op: Any, named: dict[str, Any]) -> list[tuple[Any, str, list[Any]]]:
     incoming = [weights_like(y) for y in made[: len(op.results)]]
     saved = [list(v) if isinstance(v, tuple) else v for v in op.saved(full)]
     wanted = [named.get(name) is not None for name in op.differentiated]
-    told = of.options({n: v for n, v in full.items() if not isinstance(v, torch.Tensor)})
+    told = of.values({n: v for n, v in full.items() if not isinstance(v, torch.Tensor)}, of.told)
     return [(of, "", values), (of, "_forward", values),
             (of, "_backward", [wanted, *incoming, *saved, *told])]  # fmt: skip
 

@@ -29,7 +29,7 @@ from fastact.measure.cases import (
 )
 from fastact.measure.formulas import FORWARD
 from fastact.measure.norm_rows import rows_of, traits
-from fastact.measure.sum_axes import axes_of, is_over_any, is_sum, is_to_shape
+from fastact.measure.sum_axes import axes_of, is_sum, is_to_shape, reduces
 from fastact.ops.bounds import computed_in
 from fastact.ops.engine.entry import OF_X, REQUIRED, TOLD
 
@@ -523,7 +523,7 @@ def _shape(op: Any, entry: str, draw: Draw) -> Shape:
     axis = op.entry_points["call"].defaults.get("axis")
     low = _LEAST_AXES.get(op.family, int(isinstance(axis, int)))
     if is_sum(op):
-        low = 0 if is_to_shape(op) or is_over_any(op) else 1
+        low = 0 if is_to_shape(op) or reduces(op) else 1
     elif op.family == "norms":
         low = 2 if traits(op).channels else 1
     elif op.family == "parametric":

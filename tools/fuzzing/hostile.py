@@ -31,7 +31,7 @@ import torch
 
 import fastact as fa
 from fastact import _cpu
-from fastact.measure.cases import arrays_of_entry, example
+from fastact.measure.cases import arrays_of_entry, sample
 from fastact.ops.engine.op import arrays_of
 from fastact.ops.engine.quantized import Quantizes
 
@@ -425,7 +425,7 @@ def _reduces(op: Any) -> bool:
     well. Such an op gets an array that is added up in a moment.
     """
     x = np.ones((4, 6), np.float32)
-    return all(part.size < x.size for part in arrays_of(example(op, x, x)()))
+    return all(part.size < x.size for part in arrays_of(op.bound("call", sample(op, x, x))()))
 
 
 def _without_data(value: Any) -> Any:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _cpu
-from ..measure.cases import Case, Drawn, Shape, arguments, is_loss, needed, reduces_rows
+from ..measure.cases import Case, Drawn, Shape, arguments, is_loss, needed
 from ..measure.norm_rows import traits
+from ..measure.sum_axes import reduces
 from ..ops.bounds import (
     BiasBounds,
     CrossEntropyBounds,
@@ -369,7 +370,7 @@ def _softmax_ways(op: Any) -> Ways:
     if is_loss(op):
         yield (), [{"reduction": "none", "label_smoothing": share} for share in (0.0, 0.1)]
     else:
-        kept = {"keepdims": True} if reduces_rows(op) else {}
+        kept = {"keepdims": True} if reduces(op) else {}
         yield (), [{"axis": axis, **kept} for axis in (-1, 0)]  # 0: tiles of rows
 
 

@@ -55,10 +55,6 @@ class Check:
     left: int  # so many columns on the left hold names
     legend: str  # the meaning of the columns
     of: type | tuple[type, ...]  # the classes of the bounds that ops of this kind state
-    #: Markdown that says the gist of many rows.
-    summary: Callable[[list[list[str]]], str] | None = None
-    #: The largest errors among an op's rows beside what is allowed, by what they are of.
-    gist: Callable[[Any, list[list[str]]], dict[str, str]] | None = None
     #: The largest error that a column may have, where that is not 1.
     allowed: Mapping[str, float] = field(default_factory=dict)
     but: tuple[type, ...] = ()  # the classes of bounds that they do not state

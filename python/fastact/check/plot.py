@@ -18,11 +18,6 @@ _COLUMNS = {2: 4, 4: 16, 6: 1000}  # of panels, for so many of them at most
 _LINE = 0.2  # inches
 
 
-def _colours(names: Sequence[str]) -> dict[str, str]:
-    ours = iter(_OURS)
-    return {name: COLOURS.get(name) or next(ours) for name in names}
-
-
 def _over_x(curves: Sequence[Curve], file: Path) -> Path:
     """The worst error in each interval of x, a panel for each activation and direction."""
     across = next(columns for columns, most in _COLUMNS.items() if len(curves) <= most)
@@ -35,7 +30,8 @@ def _over_x(curves: Sequence[Curve], file: Path) -> Path:
         sharex=True,
         sharey=True,
     )
-    colours = _colours(list(dict.fromkeys(name for curve in curves for name in curve.errors)))
+    names, ours = dict.fromkeys(name for curve in curves for name in curve.errors), iter(_OURS)
+    colours = {name: COLOURS.get(name) or next(ours) for name in names}
     handles = {}
     for axes, curve in zip(grid.flat, curves, strict=False):
         for name, errors in curve.errors.items():

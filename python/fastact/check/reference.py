@@ -230,11 +230,6 @@ def shares(actual: Any, exact: Any, allowed: Any) -> Any:
     return np.where(right, 0.0, np.where(np.isnan(share), np.inf, share))
 
 
-def excess(actual: Any, exact: Any, allowed: Any) -> float:
-    """The largest of these shares."""
-    return float(np.max(shares(actual, exact, allowed), initial=0.0))
-
-
 def moved(running: Float64, new: Float64, momentum: float) -> Float64:
     """Running statistics after a batch: its mean, or its variance with correction 1, is new."""
     return (1 - momentum) * running + momentum * new

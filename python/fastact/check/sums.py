@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import _cpu
 from ..measure.cases import Case
 from ..measure.peers import SUMS, as_tensor, open_torch
-from ..measure.sum_axes import is_over_any, is_sum, is_to_shape
+from ..measure.sum_axes import is_sum, is_to_shape, reduces
 from ..ops.bounds import MomentBounds, SumBounds, largest
 from ..ops.engine.op import arrays_of
 from ..ops.moments import Moments
@@ -150,7 +150,7 @@ _LAYOUTS: dict[str, Callable[[Draw, int], list[Summed]]] = {
 
 def _options_of(op: Any, x: NDArray[Any], axes: tuple[int, ...]) -> dict[str, Any] | None:
     """The options of a call that sums over these axes; None where an op has none."""
-    if is_over_any(op):
+    if reduces(op):
         return {"axis": axes}
     if len(axes) == x.ndim:
         return None

@@ -2,8 +2,8 @@
 
 A sweep runs every contender (an instruction set of ours, or a peer) over one batch of inputs after
 the other, with the library's own threads. A pool of Python threads then compares the results with
-the float64 oracle slice by slice; the oracle is evaluated once for all
-contenders, and results with the same bits are compared once.
+the float64 oracle slice by slice; the oracle is evaluated once for all contenders, and results with
+the same bits are compared once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..runtime.threads import get_num_threads
 
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
@@ -51,7 +53,6 @@ class Tally:
     wrong: int = 0
     wrong_at: float = 0.0
     worst: float = 0.0  # the largest error in ULP
-    worst_at: float = 0.0  # the first input seen that has it
     absolute: float = 0.0  # the largest absolute error; stays 0 where none is allowed
     counted: float = 0.0  # the largest in ULP of those whose absolute error is not allowed anyway
     counted_at: float = 0.0
@@ -66,8 +67,7 @@ class Tally:
         if other.wrong and not self.wrong:
             self.wrong_at = other.wrong_at
         self.wrong += other.wrong
-        if other.worst > self.worst:
-            self.worst, self.worst_at = other.worst, other.worst_at
+        self.worst = max(self.worst, other.worst)
         if other.counted > self.counted:
             self.counted, self.counted_at = other.counted, other.counted_at
 
@@ -108,7 +108,7 @@ def tally_of(
     """
     tally = Tally(count=x.size)
     at = ulp.argmax()
-    tally.worst, tally.worst_at = float(ulp[at]) * unit, float(x[at])
+    tally.worst = float(ulp[at]) * unit
     for position, edge in enumerate(EDGES):
         if tally.worst > edge:
             tally.above[position] = np.count_nonzero(ulp > edge / unit)
@@ -130,18 +130,12 @@ def _measure_all(
     """Tallies of several results for one slice of inputs in one direction."""
     with np.errstate(all="ignore"):
         reference = oracle(x.astype(np.float64))
-        tallies: list[Tally] = []
-        for position, y in enumerate(results):
-            bits = y.view(np.uint32)
-            twin = next(
-                (k for k in range(position) if np.array_equal(bits, results[k].view(np.uint32))),
-                None,
-            )
-            if twin is None:
-                tallies.append(tally_of(x, *_settled(y, reference), allowed, unit=_ULPS))
-            else:
-                tallies.append(tallies[twin])
-    return tallies
+        bits = [y.tobytes() for y in results]
+        tallies = {
+            key: tally_of(x, *_settled(y, reference), allowed, unit=_ULPS)
+            for key, y in dict(zip(bits, results, strict=True)).items()
+        }
+    return [tallies[key] for key in bits]
 
 
 def sweep(
@@ -149,15 +143,14 @@ def sweep(
     oracles: dict[str, Oracle],
     allowed: dict[str, float],
     batches: Iterable[Float32s],
-    threads: int,
     advance: Callable[[int], None],
 ) -> dict[str, list[Tally]]:
     """Compare every contender with the oracle over all batches: for each direction a `Tally` each.
 
     oracles : for each direction, the float64 function. allowed : for each direction, the absolute
     error that is allowed whatever it is in ULP. batches : the inputs, at most `BATCH` at a time; a
-    batch may reuse the memory of the one before. threads : Python threads that compare. advance :
-    called with the number of inputs after each batch.
+    batch may reuse the memory of the one before. advance : called with the number of inputs after
+    each batch.
     """
     totals = {direction: [Tally() for _ in contenders] for direction in DIRECTIONS}
     memory = np.empty((len(DIRECTIONS), len(contenders), BATCH), dtype=np.float32)
@@ -173,7 +166,7 @@ def sweep(
             for direction, results in zip(DIRECTIONS, memory, strict=True):
                 yield x[part], [y[part] for y in results], direction
 
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(get_num_threads()) as pool:
         for x in batches:
             for position, contender in enumerate(contenders):
                 for direction, results in zip(DIRECTIONS, memory, strict=True):

@@ -489,8 +489,7 @@ def promoted(array: Any, dtype: Any) -> Any:
 
 def is_lazy(value: Any) -> bool:
     """Whether a value is an array of dask's."""
-    array = getattr(sys.modules.get("dask.array"), "Array", None)
-    return array is not None and isinstance(value, array)
+    return isinstance(value, getattr(sys.modules.get("dask.array"), "Array", ()))
 
 
 # --- numbers --------------------------------------------------------------------------------------

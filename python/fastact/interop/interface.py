@@ -6,6 +6,7 @@ dtype that NumPy has not. No framework is imported here.
 
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +28,6 @@ class Described(NamedTuple):
     stream: int | None
 
 
-class _Memory:
-    """Memory described by numbers, as NumPy asks for it; `owner` keeps it alive."""
-
-    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
-        self.__array_interface__ = interface
-        self.owner = owner
-
-
 def described(
     address: int,
     shape: Sequence[int],
@@ -43,7 +36,10 @@ def described(
     readonly: bool,
     owner: Any,
 ) -> NDArray[Any]:
-    """NumPy's array of memory that is elsewhere: for its numbers, its values are out of reach."""
+    """NumPy's array of memory that is elsewhere: for its numbers, its values are out of reach.
+
+    The array keeps `owner` alive.
+    """
     interface = {
         "shape": tuple(shape),
         "strides": None if strides is None else tuple(strides),
@@ -52,7 +48,7 @@ def described(
         "data": (address or np.dtype(dtype).itemsize, readonly),
         "version": 3,
     }
-    return np.asarray(_Memory(interface, owner))
+    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=owner))
 
 
 def read(array: Any) -> Described:

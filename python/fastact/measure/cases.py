@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ops.bounds import computed_in
 from ..ops.engine.entry import ANY, REQUIRED
-from .sum_axes import axes_of
+from .sum_axes import axes_of, is_sum
 
 Shape = tuple[int, ...]
 DOUBLE = np.dtype(np.float64)
@@ -80,16 +80,6 @@ def is_loss(op: Any) -> bool:
     return "target" in op.entry_points["call"].arrays
 
 
-def reduces_rows(op: Any) -> bool:
-    """Whether a function of the softmax family gives one number a row."""
-    return "keepdims" in op.entry_points["call"].defaults
-
-
-def adds_bias(op: Any) -> bool:
-    """Whether an op of the family of biases adds one; else it is a sum."""
-    return "bias" in op.saves
-
-
 def dtype_of(op: Any, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of one of an op's arrays, where nobody chooses another one, by the data's."""
     if name in ("divisor", "sum_dy", "sum_dy_xhat") or (name in op.results and "m2" in op.results):
@@ -105,10 +95,8 @@ def shapes_of(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> di
 
     shape : of the data. named : the call's options; a gates op's `order` and a mask change none.
     """
-    is_sum = op.family in ("reductions", "statistics") or (
-        op.family == "bias" and not adds_bias(op)
-    )
-    found = (_of_sum if is_sum else _by_the_op)(op, entry, shape, named)
+    adds_up = is_sum(op) or op.family in ("reductions", "statistics")
+    found = (_of_sum if adds_up else _by_the_op)(op, entry, shape, named)
     return {**{f"d{name}": of for name, of in found.items()}, **found}
 
 
@@ -231,7 +219,7 @@ def options_of_example(op: Any, shape: Sequence[int]) -> dict[str, Any]:
         named |= {name: value} if name in defaults else {}
     if defaults.get("axis", 0) in (None, REQUIRED) and not is_loss(op):
         named["axis"] = 0 if "keepdims" in defaults else 1
-    if op.family == "bias" and adds_bias(op):
+    if op.family == "bias" and not is_sum(op):
         named["activation"] = "mish"
     return named
 
@@ -246,11 +234,6 @@ def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
     optional = (*op.differentiated, "residual")
     given = arguments(op, "call", x.shape, x.dtype.name, named, _Given(x, dy), optional)
     return {**given, **dict.fromkeys(op.written), **named}
-
-
-def example(op: Any, x: Any, dy: Any) -> partial[Any]:
-    """The call of `sample`; `out` may be added."""
-    return bound(op, "call", sample(op, x, dy), {})
 
 
 def _packed(op: Any, entry: str, shape: Shape, named: Mapping[str, Any]) -> Shape:

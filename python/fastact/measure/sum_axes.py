@@ -17,8 +17,11 @@ def is_sum(op: Any) -> bool:
     return isinstance(op.bounds, SumBounds)
 
 
-def is_over_any(op: Any) -> bool:
-    """Whether `axis` names the axes of a sum; else `axis` or `shape` tells which ones are left."""
+def reduces(op: Any) -> bool:
+    """Whether `axis` names axes that an op gives one number for, as a sum or a logsumexp does.
+
+    Of another sum `axis` or `shape` tells which axes are left.
+    """
     return "keepdims" in op.entry_points["call"].defaults
 
 

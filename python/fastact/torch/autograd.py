@@ -170,7 +170,10 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise no_forward_mode(ctx.where)
+        raise NotImplementedError(
+            f"{ctx.where}: has no derivative in forward mode, as of torch.func.jvp, jacfwd and "
+            f"hessian; use one in reverse mode, as of torch.func.vjp and jacrev"
+        )
 
     @staticmethod
     def keep(ctx: Any, values: Sequence[Any], more: Sequence[torch.Tensor] = ()) -> None:
@@ -186,13 +189,6 @@ class Function(torch.autograd.Function):
         """Give the values that were saved."""
         pairs = zip(ctx.saved_tensors, ctx.others, strict=False)
         return [other if tensor is None else tensor for tensor, other in pairs]
-
-
-def no_forward_mode(where: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"{where}: has no derivative in forward mode, as of torch.func.jvp, jacfwd and hessian; "
-        f"use one in reverse mode, as of torch.func.vjp and jacrev"
-    )
 
 
 class Step(Function):
@@ -239,7 +235,8 @@ class Step(Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise no_forward_mode(ctx.call.spec.where)
+        ctx.where = ctx.call.spec.where
+        Function.jvp(ctx)
 
 
 # --- gradients in a graph -------------------------------------------------------------------------

@@ -143,13 +143,12 @@ class Operators:
         self.quantized: Any = self.entries.get("_quantized")
         for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
-            torch.library.register_fake(f"fastact::{name}{entry}", _fake(run), lib=library)
-            torch.library.register_vmap(
-                f"fastact::{name}{entry}", self._batched(name + entry), lib=library
-            )
+            full = f"fastact::{name}{entry}"
+            torch.library.register_fake(full, partial(run, False), lib=library)
+            torch.library.register_vmap(full, self._batched(name + entry), lib=library)
         library.impl(name, self._differentiable, "Autograd")
         if not op.traits.counts_elements:  # the numbers that it draws are nobody else's
-            decompositions.register(self.call, _fake(runs[""]), self._composed)
+            decompositions.register(self.call, partial(runs[""], False), self._composed)
         for device in op.traits.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
@@ -229,10 +228,6 @@ class Operators:
 
     def _is_array(self, name: str) -> bool:
         return self.takes.get(name, "").startswith("Tensor")
-
-    def options(self, named: Mapping[str, Any]) -> list[Any]:
-        """Give the options that backward is told again."""
-        return self.values(named, self.told)
 
     def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
         """A number in the place of an array: of the shape that this has, or without axes.
@@ -469,8 +464,9 @@ class _Wanted:
     """The gradients of a call in a graph that are wanted, as `Recorded` has them."""
 
     def __init__(self, step: _Step, wanted: Sequence[bool]) -> None:
-        self.operators, self.rest, self.wanted = step.operators, step.rest, wanted
-        self.spec, self.options = self.operators.spec, self.operators.options(step.rest)
+        operators = step.operators
+        self.operators, self.rest, self.wanted = operators, step.rest, wanted
+        self.spec, self.options = operators.spec, operators.values(step.rest, operators.told)
         of = self.spec.op.differentiated
         self.needed = [name for name, wants in zip(of, wanted, strict=True) if wants]
 
@@ -582,10 +578,6 @@ def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
             _cpu.enter_operator(before)
 
     return kernel
-
-
-def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *values: run(False, *values)
 
 
 def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:

@@ -65,7 +65,7 @@ def _backward(operators: Operators, run: Any, point: Any, options: Any) -> Any:
     names = every[: len(every if is_second else op.outputs_of("backward", options))]
     asked = {n for n, wanted in zip(names, options.wanted, strict=False) if wanted}
     wanted = [n in asked and (is_second or _is_there(op, n, saved)) for n in of]
-    found = iter(run(wanted, *tensors, *saved.values(), *operators.options(told)))
+    found = iter(run(wanted, *tensors, *saved.values(), *operators.values(told, operators.told)))
     by_name = {name: next(found) if wants else None for name, wants in zip(of, wanted, strict=True)}
     made = [by_name[name] for name in names]
     arrays = _written(options.out, made, made)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...measure.cases import DOUBLE, Case, adds_bias
+from ...measure.cases import DOUBLE, Case
+from ...measure.sum_axes import is_sum
 from ...ops.bounds import computed_in
 from ...ops.engine.fused import IDENTITY
 from ...ops.engine.op import ops
@@ -45,7 +46,7 @@ def expected_dx(
 
 def expected(case: Case) -> dict[str, Expected]:
     """y, or dx and dbias, of the bits of z = x + bias + residual."""
-    if not adds_bias(case.op):
+    if is_sum(case.op):
         return reductions.expected(case)
     dtype, axis = case.dtype, case.option("axis")
     name = getattr(case.option("activation"), "name", case.option("activation"))

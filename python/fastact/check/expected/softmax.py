@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...measure.cases import DOUBLE, Case, is_loss, reduces_rows
+from ...measure.cases import DOUBLE, Case, is_loss
+from ...measure.sum_axes import reduces
 from ...ops.bounds import (
     ROUGH_EXP,
     SoftmaxBounds,
@@ -33,7 +34,7 @@ def expected(case: Case) -> dict[str, Expected]:
         return _loss_gradient(case) if back else _loss(case)
     if not back:
         return _rows(case)
-    return _lse_gradient(case) if reduces_rows(case.op) else _rows_gradient(case)
+    return _lse_gradient(case) if reduces(case.op) else _rows_gradient(case)
 
 
 def _is_rough(case: Case) -> bool:
@@ -72,9 +73,8 @@ def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) 
 
 def over_of(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes along which a row lies, and the shape of one number a row."""
-    axis, shape = case.option("axis"), case.shape
-    over = tuple(sorted(a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))))
-    return over, tuple(1 if a in over else n for a, n in enumerate(shape))
+    over = axes.axes("", case.option("axis"), len(case.shape))
+    return over, axes.reduced(case.shape, over, keepdims=True)
 
 
 class _Rows:

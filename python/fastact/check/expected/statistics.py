@@ -10,6 +10,7 @@ import numpy as np
 from ...measure.cases import DOUBLE, Case, Shape
 from ...measure.sum_axes import axes_of
 from ...ops.bounds import MomentBounds, unit_roundoff
+from ...ops.engine.axes import unbroadcast
 from .common import Expected, ulp, wide
 
 TINY = 2.0**-1074
@@ -171,8 +172,6 @@ def _weight_gradient(case: Case, found: Elements, dy: Any) -> Expected:
     )
     spread = (found.magnitude + found.largest) * np.abs(dy) / found.count
     error = 2.0**-46 * spread * np.ones(each.shape) + ulp(each, weights.dtype)
-    repeats = tuple(
-        i for i, (n, m) in enumerate(zip(weights.shape, each.shape, strict=True)) if n != m
-    )
+    repeats = unbroadcast("", weights.shape, each.shape)
     dw, error = (part.sum(repeats, keepdims=True) for part in (each, error))
     return Expected(dw, error, True, np.isfinite(dw) & np.isfinite(error))
