@@ -5,6 +5,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <thread>
 #include <vector>
 
 #include "array.h"
@@ -27,6 +28,16 @@ void fastact::bind_headers(py::module_& m) {
     return time_alone(parts.data(), int(parts.size()), threads);
   });
   m.def("are_cores_taken", are_cores_taken);
+  // Whether a region begins in a new thread whose last region took so long, where one thread takes
+  // no time at all.
+  m.def("begins_after", [](int64_t length) {
+    bool begins = false;
+    std::thread([&] {
+      if (length > 0) own_back_off().note(0, length, 0);
+      begins = Region().begin(2);
+    }).join();
+    return begins;
+  });
 
   // Functions of math/elementary.h for float32 and float64, and the errors in ULP that it states.
   py::dict bounds;

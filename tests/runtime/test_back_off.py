@@ -169,6 +169,12 @@ def test_without_regions_the_bits_are_the_same(op, without_regions):
                 assert_same_bits(part, one)
 
 
+def test_a_thread_keeps_an_account_of_its_own(headers):
+    """By which its regions are left out: after one that took a year, and not in a new thread."""
+    assert headers.begins_after(0)
+    assert not headers.begins_after(1 << 55)
+
+
 @pytest.mark.skipif(not _cpu.build_info()["openmp"], reason="built without OpenMP")
 def test_who_does_the_work(without_regions):
     """By the time that all threads take, and the one that this thread takes."""

@@ -2,7 +2,8 @@
 
 `torch.onnx.export(dynamo=True)` replaces an operator for which it has no translation by its entry
 in torch's table of decompositions. The entries here are the ops' formulas, by which derivatives are
-found elsewhere. Nothing else computes by them.
+found elsewhere. Of these, torch.nn's recurrent layers take those of gates where they are
+differentiated twice.
 """
 
 import math

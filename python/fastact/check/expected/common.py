@@ -31,6 +31,7 @@ class Expected:
     without the oracle's own error, which is allowed besides.
     rounds : whether that rounding adds half a ULP. judged : where; None: everywhere.
     nan : where it has to be a NaN whatever `exact` is; None: nowhere.
+    is_near : whether a bound is near the oracle's own error in narrower dtypes than float64, too.
     adds : the type in which it is added to what is there; None: the one that it is computed in.
     """
 
@@ -40,6 +41,7 @@ class Expected:
     judged: Any = None
     nan: Any = None
     adds: Any = None
+    is_near: bool = False
 
     def added_to(self, base: Any, dtype: np.dtype[Any]) -> Expected:
         """Add this result to the values that were there, in their dtype."""
@@ -55,7 +57,8 @@ class Expected:
     def shares(self, result: Any) -> Any:
         """The errors of a result, each divided by what it may be; 0 where that is not judged."""
         result, exact = np.asarray(result), np.asarray(self.exact)
-        allowed = self.allowed * (1 + reference.BUDGET) + slack(exact, result.dtype)
+        budget = reference.BUDGET if self.is_near or result.dtype == DOUBLE else 0.0
+        allowed = self.allowed * (1 + budget) + slack(exact, result.dtype)
         if self.rounds:
             allowed = allowed + ulp(np.abs(exact) + allowed, result.dtype) / 2
         if result.dtype == DOUBLE:  # half of the smallest number is none in float64
