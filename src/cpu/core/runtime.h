@@ -108,8 +108,10 @@ class Partitions {
 
   // Begins the region. false: it is left out, and the calling thread has run all partitions.
   bool begin(int count) {
-    tsan_release(&begun_);
-    if (region_.begin(count)) return true;
+    if (region_.begin(count)) {
+      tsan_release(&begun_);
+      return true;
+    }
     for (int number = 0; number < count; ++number) call_(*this, number, count);
     region_.end_alone();
     return false;

@@ -93,7 +93,8 @@ class _Gated:
         error = np.abs(self.c) * self.of_act + (np.abs(value) + self.of_act) * self.of_c
         narrow = self.u * (np.abs(y) + error) if is_narrow(self.dtype) else 0.0
         error = error + narrow + rounding(y, self.dtype, error)
-        return Expected(y, error, False, self.usual & np.isfinite(y), nan)
+        fits = np.abs(value) <= self.info.max  # beyond, it is infinite before it is scaled
+        return Expected(y, error, False, self.usual & fits & np.isfinite(y), nan)
 
     def gradients(self) -> dict[str, Expected]:
         case, bounds, act, dtype = self.case, self.bounds, self.act, self.dtype
