@@ -321,7 +321,9 @@ class _Norm:
             parts["dx"] = [dx, error + dropout.bounds.of_result(dx, dx, self.dtype)]
         fits = self._fits(exact)
         rounded = {"dresidual"} if self.case.on_gpu else set()
-        return {n: finite(*of, judged=fits, rounds=n not in rounded) for n, of in parts.items()}
+        return {
+            n: finite(of, error, fits, rounds=n not in rounded) for n, (of, error) in parts.items()
+        }
 
     def _fits(self, e: Any) -> bool:
         """Whether no product on the way to a gradient overflows: sums would have two infinities."""
