@@ -204,6 +204,9 @@ def bias_grad(
 
     Parameters
     ----------
+    dy : array
+        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
+        Integers and booleans are computed as float64; lists are taken as NumPy takes them.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
 

@@ -324,6 +324,17 @@ class CrossEntropy(CachedOp[P, R]):
         of_loss = () if is_one else losses
         return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+
+        Returns
+        -------
+        saved : tuple
+            ``(logits, target, weight, lse, rest, divisor)``, where None stands for an array that
+            was not given; lse and rest are of the losses' shape, that of logits without `axis`.
+            Arrays are not copied: do not change them before `backward`.
+        """
+
     def _run_forward(self, now: Execution) -> None:
         is_one, loss = now.shapes.is_one, now.view("loss")
         now.run(

@@ -20,7 +20,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import Parameter, cleandoc, get_annotations
 from itertools import groupby
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 C = TypeVar("C", bound=type)
 
@@ -206,8 +206,8 @@ def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
     may_be, data = _may_be(op.entry_points["call"], result), next(iter(taken))
     named = "y" if op.family == "statistics" else _named(result)  # as its formula has it
     call = CALL.format(data=data, result=named, may_be=may_be)
-    axis = get_annotations(op.__wrapped__, eval_str=True).get("axis")
-    twice = " or named twice" if tuple in map(get_origin, get_args(axis)) else ""
+    of_axis = str(get_annotations(op.__wrapped__, eval_str=True).get("axis"))
+    twice = " or named twice" if "tuple" in of_axis else ""
     raises = RAISES.format(data=data, twice=twice).strip()
     return _standard(call, taken), _standard(op._texts(), taken, raises)
 
