@@ -20,7 +20,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Kwargs, Out, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -166,7 +166,20 @@ class SoftmaxOp(RowFunction[P, R]):
         now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
-        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        sink: Array | None = None,
+        share: Array | None = None,
+        x: A | None = None,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -239,7 +252,22 @@ class LogSumExp(RowFunction[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
-    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        mask: ArrayOrNumber | None,
+        lse: Array,
+        rest: Array | None,
+        /,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
         """The gradient with respect to x.
 
         ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
@@ -370,7 +398,24 @@ class CrossEntropy(CachedOp[P, R]):
         return found
 
     def backward(
-        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
+        self,
+        dloss: ArrayOrNumber,
+        logits: A,
+        target: Array,
+        weight: Array | None,
+        lse: Array,
+        rest: Array | None,
+        divisor: Array | None,
+        /,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        reduction: str = "mean",
+        axis: int | None = None,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 

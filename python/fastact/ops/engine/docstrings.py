@@ -325,8 +325,7 @@ def _told_elsewhere(op: Any, entry: Any, told: Iterable[str], call: str) -> Iter
         if p.name in told:
             return None
         if not entry.is_forward and p.name in op.saves:
-            saved = "array or None" if p.name in may_lack else "array"
-            return saved, "What `forward` saved."
+            return f"array{' or None' * (p.name in may_lack)}", "What `forward` saved."
         of_type = types[p.name] if p.default is p.empty else "optional"
         return of_type, where.get(entry.name, "As for `backward`.")
 

@@ -297,7 +297,7 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    def backward(self, dy: Any, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
+    def backward(self, dy: Any, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient, repeated along the axes that were summed over.
 
         ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
