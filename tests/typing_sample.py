@@ -52,6 +52,11 @@ fa.layer_norm(x, epsilon=1)  # type: ignore[call-arg]  # pyright: ignore[reportC
 fa.mish(x, alpha=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 fa.celu(x, alpha="none")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 fa.norm_apply(x, x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.kl_div.backward(1.0, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.logsumexp.backward(x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.cross_entropy.backward(1.0, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.bias_act.backward(x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+fa.softmax.backward(x, x, eps=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 fa.mish("x")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 merged: fa.Moments = fa.Moments.merge_many([fa.moments(x), fa.moments(x)])

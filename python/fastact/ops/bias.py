@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Unpack
 
-from .activations import FusedKwargs, Parameters
+from .activations import Parameters
 from .bounds import BiasBounds
 from .engine import axes
 from .engine.axes import Over
@@ -20,7 +20,7 @@ from .engine.fused import IDENTITY, activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
 
 
 class Along(NamedTuple):
@@ -60,8 +60,20 @@ class BiasAct(CachedOp[P, R]):
         return Along(axis, (data.shape[axis],))
 
     def backward(
-        self, dy: ArrayOrNumber, x: A | None, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
-    ) -> tuple[A | None, Any]:
+        self,
+        dy: ArrayOrNumber,
+        x: Array | None,
+        bias: Array,
+        /,
+        residual: ArrayOrNumber | None = None,
+        activation: ActivationLike = "identity",
+        *,
+        axis: int = -1,
+        out: Outs[Array] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+        **parameters: Unpack[Parameters],
+    ) -> tuple[Any, Any]:
         """The gradients with respect to x and bias, in one pass over the data.
 
         ``dx = dy * act'(x + bias + residual)``, with act' the activation's derivative, and
@@ -71,7 +83,7 @@ class BiasAct(CachedOp[P, R]):
         Parameters
         ----------
         x : array or None
-            What `forward` saved; None with the identity, as the two that follow.
+            What `forward` saved; None with the identity, as the residual.
 
         Returns
         -------
@@ -204,6 +216,9 @@ def bias_grad(
 
     Parameters
     ----------
+    dy : array
+        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
+        Integers and booleans are computed as float64; lists are taken as NumPy takes them.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
 

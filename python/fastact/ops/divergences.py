@@ -7,7 +7,7 @@ They are computed as sums with weights are, of other terms, which stand in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 from .. import _cpu
 from .bounds import DivergenceBounds
@@ -17,7 +17,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, called_as, declared, float32_under_autocast, records
 from .engine.reductions import fill, over_x, reduce_moments, weighted_gradient
 from .engine.served import CachedOp
-from .types import A, ArrayOrNumber, Kwargs, Out, Stream
+from .types import A, ArrayOrNumber, Out, Outs, Stream
 
 #: Words that the docstrings of all divergences share.
 _TEXTS = """
@@ -75,7 +75,17 @@ class Divergence(CachedOp[P, R]):
             fill(now.call, y, 0.0)
 
     def backward(
-        self, dy: ArrayOrNumber, log_q: A, /, *others: Any, **options: Unpack[Kwargs[A]]
+        self,
+        dy: ArrayOrNumber,
+        log_q: A,
+        log_p: A,
+        /,
+        axis: int | tuple[int, ...] = -1,
+        *,
+        keepdims: bool = False,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> tuple[A, A]:
         """The gradients with respect to both arrays.
 

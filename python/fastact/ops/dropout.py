@@ -42,7 +42,7 @@ class DropoutOp(CachedOp[P, R]):
     )
     traits = Traits(counts_elements=True)
 
-    def backward(self, dy: ArrayOrNumber, *given: Any, **options: Unpack[Kwargs[Any]]) -> Any:
+    def backward(self, dy: ArrayOrNumber, /, *given: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 
         What dropout makes of dy, by the same mask. The gradient with respect to the residual is dy.

@@ -161,7 +161,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("gated_forward", **self._halves_by_name(now))
 
-    def backward(self, dy: Any, *saved: Any, **options: Unpack[FusedKwargs[Any]]) -> Any:
+    def backward(self, dy: Any, /, *saved: Any, **options: Unpack[FusedKwargs[Any]]) -> Any:
         """The gradients with respect to the arrays and the bias, in one pass over the data.
 
         ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, with z the gate and c what it is

@@ -278,34 +278,33 @@ class PairOp(StatisticsOp[P, R]):
     ) -> A:
         """The gradient with respect to x.
 
-        ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)``, of n elements a mean. In
-        var = sum((x - mean)**2) / (n - correction) the mean depends on x too, but what comes by way
-        of it is 0, for the distances from the mean add up to 0. With weights w of sum W it is ``w *
-        (dmean / W + 2 * dvar * (x - mean) / (W - correction))``, and 0 where an element does not
-        count; weights have no gradient here (`average` has). Of `moments`, dm2 takes the place of
-        dvar, and nothing is divided by n - correction: ``dx = dmean / n + 2 * dm2 * (x - mean)``.
+        Of `mean_var`, ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)``; of `moments`,
+        ``dx = dmean / n + 2 * dm2 * (x - mean)``, of n elements a mean. In m2 = sum((x - mean)**2),
+        and var, the mean depends on x too, but what comes by way of it is 0, for the distances from
+        the mean add up to 0. With weights w of sum W, n is W, and dx is multiplied by w, and 0
+        where an element does not count; weights have no gradient here (`average` has).
 
         Parameters
         ----------
         dy : tuple of two arrays, floats or None
-            The gradients with respect to the results, (dmean, dvar) or (dmean, dm2), of their shape
-            and of x's dtype; None for 0.
+            The gradients with respect to the results, (dmean, dvar) of `mean_var` and (dmean, dm2)
+            of `moments`, of their shape and of x's dtype; None for 0.
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
+            weights or a mask, and for 16-bit data with `skipna` of `moments`, of three of float64).
         skipna : bool, default False
             As given to `forward`. Elements that were skipped have a gradient of 0.
         out : array, optional
-            Where to write dx; it may be x itself, but with weights, a mask, `skipna` or `dtype`,
-            and share no memory with a gradient.
+            Where to write dx; it may be x itself, but with weights, a mask, `dtype` of `mean_var`
+            or `skipna` of `moments`, and share no memory with a gradient.
 
         Notes
         -----
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
         its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
-        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction), or 2 abs(dm2);
-        then one rounding to x's dtype.
+        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction), of `moments`
+        2 abs(dm2); then one rounding to x's dtype.
         """
 
 

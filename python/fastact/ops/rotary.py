@@ -165,7 +165,7 @@ class Rotary(Turning[P, R]):
     def _run_forward(self, now: Execution) -> None:
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
-    def backward(self, dy: A, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
+    def backward(self, dy: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
         """The gradient with respect to x: dy, turned back by the same angles.
 
         ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x

@@ -20,7 +20,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Kwargs, Out, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -166,7 +166,20 @@ class SoftmaxOp(RowFunction[P, R]):
         now.run("softmax_sink", total=total, dsink=dsink)
 
     def backward(
-        self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
+        self,
+        dy: ArrayOrNumber,
+        y: A,
+        /,
+        sink: Array | None = None,
+        share: Array | None = None,
+        x: A | None = None,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        out: Outs[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> Any:
         """The gradient with respect to x, from the result, and from x where it was capped.
 
@@ -239,7 +252,22 @@ class LogSumExp(RowFunction[P, R]):
     def _run_forward(self, now: Execution) -> None:
         now.run("softmax_forward", y=None)
 
-    def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
+    def backward(
+        self,
+        dy: ArrayOrNumber,
+        x: A,
+        mask: ArrayOrNumber | None,
+        lse: Array,
+        rest: Array | None,
+        /,
+        axis: RowAxes = -1,
+        *,
+        scale: float = 1.0,
+        keepdims: bool = False,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
+    ) -> A:
         """The gradient with respect to x.
 
         ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
@@ -324,6 +352,17 @@ class CrossEntropy(CachedOp[P, R]):
         of_loss = () if is_one else losses
         return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
 
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
+        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+
+        Returns
+        -------
+        saved : tuple
+            ``(logits, target, weight, lse, rest, divisor)``, where None stands for an array that
+            was not given; lse and rest are of the losses' shape, that of logits without `axis`.
+            Arrays are not copied: do not change them before `backward`.
+        """
+
     def _run_forward(self, now: Execution) -> None:
         is_one, loss = now.shapes.is_one, now.view("loss")
         now.run(
@@ -359,7 +398,24 @@ class CrossEntropy(CachedOp[P, R]):
         return found
 
     def backward(
-        self, dloss: ArrayOrNumber, logits: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
+        self,
+        dloss: ArrayOrNumber,
+        logits: A,
+        target: Array,
+        weight: Array | None,
+        lse: Array,
+        rest: Array | None,
+        divisor: Array | None,
+        /,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        reduction: str = "mean",
+        axis: int | None = None,
+        out: Out[A] = None,
+        accumulate: bool = False,
+        stream: Stream = None,
     ) -> A:
         """The gradient with respect to the logits, in one pass over them.
 

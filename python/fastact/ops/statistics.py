@@ -160,7 +160,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         found = super().outputs_of(entry, options)
         return (*found, "count") if getattr(options, "returned", False) else found
 
-    def backward(self, dy: ArrayOrNumber, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
+    def backward(self, dy: ArrayOrNumber, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient with respect to x.
 
         Of n elements that count: a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
@@ -199,7 +199,7 @@ class Average(AxisStatistic[P, R]):
     def _takes_weights(self, now: Execution) -> bool:
         return True
 
-    def backward(self, dy: ArrayOrNumber, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
+    def backward(self, dy: ArrayOrNumber, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradients with respect to x and to the weights.
 
         With weights w of sum W and the average y, ``dx = dy * w / W`` and

@@ -78,10 +78,8 @@ class Kwargs(TypedDict, Generic[A], total=False):
     group_size: int | None
     groups: int | None
     h_prev: ArrayOrNumber
-    ignore_index: int
     interleaved: bool
     keepdims: bool
-    label_smoothing: float
     limit: float | None
     mean: Array
     offset: SupportsIndex | float
@@ -91,16 +89,11 @@ class Kwargs(TypedDict, Generic[A], total=False):
     recompute: bool
     recurrent: Array | None
     recurrent_bias: Array | None
-    reduction: str
-    residual: ArrayOrNumber | None
     rstd: Array
     scale: float
     seed: SupportsIndex
-    share: Array | None
     sin: Array
-    sink: Array | None
     skipna: bool
-    softcap: float | None
     sum_dy: Array
     sum_dy_xhat: Array
     training: bool
@@ -108,9 +101,7 @@ class Kwargs(TypedDict, Generic[A], total=False):
     weight_offset: float | None
     weights: Array | None
     where: ArrayOrNumber | None
-    x: A | None
     x_dtype: DType
-    z_loss: float
     out: Out[A] | Outs[Array]
     accumulate: bool
     stream: Stream

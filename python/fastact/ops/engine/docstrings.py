@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from inspect import Parameter, cleandoc
+from inspect import Parameter, cleandoc, get_annotations
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -69,7 +69,7 @@ TypeError
     parameters: a keyword that the activation does not have
     seed: a seed or an offset that is no integer
 ValueError
-    axis: an axis out of range or named twice
+    axis: an axis out of range{twice}
     channel_axis: an axis out of range
     weight: a weight of another shape
     bias: a bias of another shape
@@ -204,8 +204,12 @@ def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of all ops, and those of the op's family, by sections."""
     taken, result = op.__signature__.parameters, op.results[0]
     may_be, data = _may_be(op.entry_points["call"], result), next(iter(taken))
-    call = CALL.format(data=data, result=_named(result), may_be=may_be)
-    return _standard(call, taken), _standard(op._texts(), taken, RAISES.format(data=data).strip())
+    named = "y" if op.family == "statistics" else _named(result)  # as its formula has it
+    call = CALL.format(data=data, result=named, may_be=may_be)
+    of_axis = str(get_annotations(op.__wrapped__, eval_str=True).get("axis"))
+    twice = " or named twice" if "tuple" in of_axis else ""
+    raises = RAISES.format(data=data, twice=twice).strip()
+    return _standard(call, taken), _standard(op._texts(), taken, raises)
 
 
 def _may_be(entry: Any, output: str) -> str:
@@ -315,12 +319,13 @@ def _told_elsewhere(op: Any, entry: Any, told: Iterable[str], call: str) -> Iter
     """
     where = {"forward": "As for the call.", "backward": "As given to `forward`."}
     types = {name: _type(text) for names, text in _entries(call).items() for name in names}
+    may_lack = {name for name, may, _ in entry.asked if may}
 
     def kind(p: Parameter) -> tuple[str, str] | None:
         if p.name in told:
             return None
         if not entry.is_forward and p.name in op.saves:
-            return "array or None", "What `forward` saved."
+            return f"array{' or None' * (p.name in may_lack)}", "What `forward` saved."
         of_type = types[p.name] if p.default is p.empty else "optional"
         return of_type, where.get(entry.name, "As for `backward`.")
 

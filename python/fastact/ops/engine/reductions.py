@@ -297,12 +297,11 @@ class PlainSum(AxisSum[P, R]):
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
         return tuple(named["shape"])
 
-    def backward(self, dy: Any, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
+    def backward(self, dy: Any, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
         """The gradient, repeated along the axes that were summed over.
 
         ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
         over and that dy lacks: each element adds to one element of the sum alone, by a factor of 1.
-        Of `sum`, elements that were left out, or are of no group, have a gradient of 0.
 
         Parameters
         ----------
@@ -311,6 +310,10 @@ class PlainSum(AxisSum[P, R]):
             broadcasts to `shape`.
         shape : tuple of int
             What `forward` saved.
+        where : array of bool, or bool, optional
+            What `forward` saved. Elements that were left out have a gradient of 0.
+        by : array of int, optional
+            What `forward` saved. Elements of no group have a gradient of 0.
         x_dtype : dtype, optional
             What `forward` saved: x's dtype, where it was told another one of the sum.
 
