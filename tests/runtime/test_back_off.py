@@ -30,7 +30,9 @@ NEVER, WHERE_BUSY, ALWAYS = range(3)  # BackOffMode
 @pytest.fixture
 def headers() -> Any:
     """The parts of back_off.h, of a build for tests."""
-    return pytest.importorskip("fastact._cuda_emulated").headers
+    return pytest.importorskip(
+        "fastact._cuda_emulated", reason="built without the emulated device"
+    ).headers
 
 
 @pytest.fixture
