@@ -59,6 +59,11 @@ def test_tangents(op):
         adjoint(lambda x: f(x, *arrays[1:]), arrays[:1])
 
 
+def test_tangents_of_stated_slopes():
+    """The formula of js_div states its slopes, where those of the op's family are derived."""
+    adjoint(*function_of(fa.js_div))
+
+
 @each_family
 def test_hessians(op):
     """By each mixture of both modes, as differences of gradients have them.
