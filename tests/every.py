@@ -32,8 +32,8 @@ class Drawn(Enum):
 #: Options that change how arrays are read, added up or written.
 WAYS: list[dict[str, Any]] = [
     {}, {"activation": "mish"}, {"activation": "relu", "residual": None}, {"axis": 0},
-    {"axis": (0, 1)}, {"axis": -1, "keepdims": True}, {"channel_axis": -1}, {"scale": 0.5},
-    {"interleaved": True, "gate": "first"}, {"gate": "first"}, {"gate_first": True},
+    {"axis": (0, 1)}, {"axis": -1, "keepdims": True}, {"channel_axis": -1, "activation": "mish"},
+    {"scale": 0.5}, {"interleaved": True, "gate": "first"}, {"gate": "first"}, {"gate_first": True},
     {"group_size": 2}, {"limit": 0.75, "offset": 0.5}, {"order": "iofg"}, {"recompute": True},
     {"reduction": "none", "label_smoothing": 0.25}, {"casting": "gemma"}, {"bias": None},
     {"casting": "llama", "weight_offset": 0.5}, {"weight": None}, {"interleaved": True},
@@ -119,6 +119,8 @@ def fits(op: Any, way: str, shape: tuple[int, ...]) -> bool:
         and np.prod(shape) > 1000
     ):
         return False  # as many rows of one element, each of which takes the emulated device a while
+    if "channel_axis" in options and len(shape) < 3:
+        return False  # whose channels come last without the option
     if op.family in MAPS and shape == (2, 9001):
         return False  # which takes the emulated device longest
     try:

@@ -125,6 +125,11 @@ def test_tables_have_rows_of_their_own(backend, dtype, interleaved):
         views = [padded(a, by) for a, by in zip(tables, padding, strict=True)]
         rows = tables if positions is None else (cos[positions], sin[positions])
         assert_same_bits(backend.run(call, x, *views, *more), call(x, *rows))
+    for repeated in (0, 1):  # one row for all rows of x, in one of them alone
+        tables = [cos[:5], sin[:5]]
+        tables[repeated] = np.broadcast_to(tables[repeated][:1], (5, 8))
+        expected = call(x, *(np.array(a) for a in tables))
+        assert_same_bits(backend.run(call, x, *tables), expected)
 
 
 @each_dtype
