@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from calls import uncached
-from conftest import assert_all_same_bits, assert_same_bits, first_of_families
+from conftest import assert_all_same_bits, assert_same_bits, first_of_families, on_kernels
 from devices import DTYPES, to_torch
 from judged import refused
 
@@ -240,6 +240,16 @@ def test_what_is_empty(op):
     assert scale.shape == (0, 1)
     codes, scale, *_ = op.quantized(*bound.args, **bound.keywords, per="tensor")
     assert scale == np.finfo(np.float32).tiny
+
+
+@pytest.mark.parametrize("per", ["row", "tensor"])
+@on_kernels
+def test_the_peak_of_an_earlier_part_stays(device, per, monkeypatch):
+    """Parts of 96 elements, of which the first one of each row has the peak."""
+    monkeypatch.setattr(parts, "_PART_OF_GPU", 96)
+    x = np.linspace(8, 1, 640, dtype=np.float32).reshape(2, 320)
+    _, scale = fa.relu.quantized(device.of(x), dtype="int8", per=per)
+    assert_same_bits(np.asarray(device.numpy(scale)), scales(x, "int8", per))
 
 
 def test_any_number_of_threads():

@@ -181,3 +181,21 @@ def test_weights_that_are_alike_are_not_rounded_alike() -> None:
     found = fa.cross_entropy.backward(np.ones(1), *saved, **options)
     # p sum(t w) - t w = 0, whose terms are 1e-5: n / 32 + 8 units for each, as is stated.
     assert abs(found).max() <= 2 * 1e-5 * (10_000 / 32 + 8) * 2.0**-53
+
+
+def test_gradients_of_probable_targets_wherever_they_stand(backend: Framework) -> None:
+    """A p near 1 keeps the digits that it lacks at both ends of each 1024 classes, too."""
+    target = np.array([0, 1023, 1024, 2047, 2048, 2299])
+    logits = example((6, 2300), None, "float32", False)[0]
+    logits[np.arange(6), target] = 20 + np.arange(6)  # as far above the rest as no other row's
+
+    def gradients(dloss: Any, *given: Any) -> Any:
+        _, saved = fa.cross_entropy.forward(*given, reduction="none")
+        return fa.cross_entropy.backward(dloss, *saved, reduction="none")
+
+    found = backend.run(gradients, np.ones(6, np.float32), logits, target)
+    found = found[np.arange(6), target].astype(np.float64)
+    apart = np.exp(logits.astype(np.float64) - logits[np.arange(6), target][:, None])
+    apart[np.arange(6), target] = 0
+    expected = -apart.sum(1) / (1 + apart.sum(1))
+    np.testing.assert_allclose(found, expected, rtol=2e-5)  # lse is rounded: 25 ULP(25)
