@@ -261,45 +261,4 @@ void ChunkReader::store(int k, const char* from, bool accumulate) {
   scatter(k, stage);
 }
 
-void ChunkReader::load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column,
-                                   int64_t n, char* buffer) {
-  const int64_t item = s.items[k];
-  for_tile(s, k, first, width, from_column, n,
-           [&](char* at, int64_t stride, int64_t done, int64_t m) {
-             move_elements(item, buffer + done * item, item, at, stride, m);
-           });
-}
-
-void ChunkReader::load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                            char* buffer) {
-  if (s.dtypes[k] == s.compute_dtype)
-    return load_stored_tile(k, first, width, from_column, n, buffer);
-  const int64_t most = int64_t(sizeof stage) / (width * s.items[k]);
-  for (int64_t i = 0, m; i < n; i += m) {
-    m = std::min(most, n - i);
-    load_stored_tile(k, first, width, from_column + i, m, stage);
-    to_compute(k, stage, buffer + i * width * s.compute_item, m * width);
-  }
-}
-
-void ChunkReader::store_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                             const char* from, bool accumulate) {
-  const int64_t item = s.items[k];
-  const auto scatter_tile = [&](const char* values, int64_t at, int64_t columns) {
-    for_tile(s, k, first, width, at, columns,
-             [&](char* to, int64_t stride, int64_t done, int64_t m) {
-               move_elements(item, to, stride, values + done * item, item, m);
-             });
-  };
-  if (!accumulate && s.dtypes[k] == s.compute_dtype) return scatter_tile(from, from_column, n);
-  const int64_t most = int64_t(sizeof stage) / (width * item);
-  for (int64_t i = 0, m; i < n; i += m) {
-    m = std::min(most, n - i);
-    if (accumulate) load_stored_tile(k, first, width, from_column + i, m, stage);
-    s.kernels->from_compute[s.dtypes[k]][accumulate](from + i * width * s.compute_item, stage,
-                                                     m * width);
-    scatter_tile(stage, from_column + i, m);
-  }
-}
-
 }  // namespace fastact

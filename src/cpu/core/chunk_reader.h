@@ -183,7 +183,11 @@ class ChunkReader {
 
   // Moves to the n elements from (row, column) on.
   void go(int64_t to_row, int64_t to_column, int64_t n) {
-    row = to_row, column = to_column, count = n;
+    row = to_row, column = to_column, count = n, width = 1;
+  }
+  // Moves to n elements of each of some rows. The span is then [n][rows].
+  void go_to_tile(int64_t to_row, int64_t rows, int64_t to_column, int64_t n) {
+    row = to_row, column = to_column, count = n * rows, width = rows;
   }
 
   // The span of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
@@ -227,6 +231,7 @@ class ChunkReader {
   // move(address, stride, elements before, how many) for the pieces of operand k's span.
   template <class Move>
   void for_span(int k, Move move) const {
+    if (width > 1) return for_tile(s, k, row, width, column, count / width, move);
     int64_t done = 0;
     for (int64_t r = row, at = column; done < count; ++r, at = 0) {
       const int64_t n = std::min(count - done, s.columns.size - at);
@@ -240,13 +245,6 @@ class ChunkReader {
   // to OUT = n elements of operand k's dtype.
   void to_compute(int k, const char* from, char* to, int64_t n) const;
 
-  // n elements of each of `width` rows, as [n][width]; width <= kPiece.
-  void load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n, char* buffer);
-  void load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                        char* buffer);
-  void store_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                  const char* from, bool accumulate);
-
   // One number a row, of a dtype that is computed.
   double number(int k, int64_t index) const { return number_at(s.dtypes[k], s.row(k, index)); }
   void store_number(int k, int64_t index, double value) const {
@@ -255,7 +253,8 @@ class ChunkReader {
 
  private:
   bool is_one_piece(int k) const {
-    return s.is_flat[k] || (s.has_unit_stride[k] && column + count <= s.columns.size);
+    const bool is_in_row = s.has_unit_stride[k] && column + count <= s.columns.size;
+    return width == 1 && (s.is_flat[k] || is_in_row);
   }
   char* piece(int k) const {
     return (s.is_flat[k] ? s.data[k] + row * s.columns.size * s.items[k] : s.row(k, row)) +
@@ -264,7 +263,7 @@ class ChunkReader {
   const char* load_converted(int k, char* buffer);
 
   const StridedOperands& s;
-  int64_t row = 0, column = 0, count = 0;
+  int64_t row = 0, column = 0, count = 0, width = 1;
   unsigned streamed = 0;  // a bit an operand
   alignas(64) char stage[kPiece * sizeof(double)];
 };
