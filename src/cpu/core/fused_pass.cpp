@@ -7,7 +7,9 @@ namespace fastact {
 
 void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int count,
                const Operand* arrays, int leader, int channel, bool sums) {
-  plan_operands(&plan->operands, kernels, dtype, count, arrays, leader, channel, sums, true);
+  int dtypes[kReaderOperands];
+  std::fill_n(dtypes, count, dtype);
+  plan_operands(&plan->operands, kernels, count, arrays, dtypes, leader, channel, sums, true);
   plan->is_double = plan->operands.compute_dtype == kF64;
   plan->channels = channel < 0 ? 1 : arrays[leader].shape[channel];
 }
