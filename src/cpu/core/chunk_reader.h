@@ -231,6 +231,14 @@ class ChunkReader {
   void finish(int k, const char* at, const char* buffer, bool accumulate) {
     if (at == buffer && s.data[k]) store(k, at, accumulate);
   }
+  // The same in operand k's own dtype.
+  char* stored_target(int k, char* buffer) const {
+    char* const at = stored(k);
+    return at ? at : buffer;
+  }
+  void finish_stored(int k, const char* at, const char* buffer) {
+    if (at == buffer) scatter(k, at);
+  }
 
   // move(address, steps, elements before, rows, columns) for the pieces of operand k's span, along
   // its two innermost axes.

@@ -248,12 +248,11 @@ class BufferedIterator {
     char* p[kMaxOperands];
     go(first, n);
     for (int k = 0; k < output; ++k) p[k] = const_cast<char*>(input(k));
-    char* const to = reader.stored(output);
-    p[output] = to ? to : buffer[output];
+    char* const to = p[output] = reader.stored_target(output, buffer[output]);
     if (prefetches) prefetch_bytes(to + kOutputAhead, n * it.items[output]);
-    if (!to && it.reads_output) copy(output, buffer[output]);
+    if (to == buffer[output] && it.reads_output) copy(output, to);
     run_kernel(it, p, n);
-    if (!to) reader.scatter(output, buffer[output]);
+    reader.finish_stored(output, to, buffer[output]);
   }
 
   // Operand k of a chunk: where it lies, or in its buffer. An operand that repeats itself is

@@ -6,25 +6,6 @@
 #include "cpu/gates/tile_reader.h"
 
 namespace fastact {
-namespace {
-
-constexpr int64_t kFewColumns = 32;  // below, rows are joined
-
-GateBias bias_of(const GatesCall& call, int position, int64_t columns, bool takes,
-                 bool takes_recurrent) {
-  GateBias bias{};
-  const bool wanted[] = {takes, takes_recurrent};
-  for (int i = 0; i < 2; ++i) {
-    const ArrayArgument& given = call.bias[i];
-    if (!given.data || !wanted[i]) continue;
-    bias.dtype[i] = given.dtype;
-    bias.stride[i] = byte_stride(given, 0, item_size(given.dtype));
-    bias.data[i] = given.data + position * columns * bias.stride[i];
-  }
-  return bias;
-}
-
-}  // namespace
 
 void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool backward) {
   const ArrayArgument *role = call.role, &state = role[gate_roles::kState];
@@ -63,6 +44,7 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   plan_rows(g, table->convert, kArrays, arrays, dtypes, is_last, true);
 
   for (GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
+  constexpr int64_t kFewColumns = 32;  // below, rows are joined
   g->is_joined = g->columns.size < kFewColumns && g->rows.size > 1;
   g->moves = g->is_joined;
   g->lacks = false;
@@ -91,12 +73,10 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   }
 
   const bool adds = role[gate_roles::kRecurrent].data;
+  const bool saves = role[gate_roles::kGatesOut].data;
   const auto kernel = [&](int stored) {
-    return !backward
-               ? table->gate
-                     ->forward[kind][stored][adds][role[gate_roles::kGatesOut].data != nullptr]
-           : recomputes ? table->gate->recompute[kind][stored][adds]
-                        : table->gate->backward[kind][stored];
+    return backward ? table->gate->backward[kind][stored][recomputes ? 1 + adds : 0]
+                    : table->gate->forward[kind][stored][adds][saves];
   };
   g->kernel = kernel(g->compute_dtype);
   g->converting = converts ? kernel(dtype) : nullptr;
@@ -104,30 +84,24 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   g->biases = reads_sums || backward ? saved : 0;
   for (int k = 0; k < g->biases; ++k) {
     const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
-    g->bias[k] = reads_sums
-                     ? bias_of(call, call.places.at[is_q ? 2 : k], g->columns.size, !is_q, !is_n)
-                     : GateBias{};
+    for (int i = 0; i < 2; ++i) {
+      const ArrayArgument& given = call.bias[i];
+      const bool is_there = reads_sums && given.data && !(i == 0 ? is_q : is_n);
+      const int64_t stride = is_there ? byte_stride(given, 0, item_size(given.dtype)) : 0;
+      const int64_t first = call.places.at[is_q ? 2 : k] * g->columns.size;
+      g->bias[k][i] = {is_there ? given.data + first * stride : nullptr, stride, given.dtype};
+    }
   }
 }
 
 namespace {
 
 void gate_partition(const Gates* gates, int64_t index, int64_t partitions) {
-  const Gates& g = *gates;
-  const int64_t size = g.size(), columns = g.columns.size;
-  with_frame<GateTiles>(g, [&](GateTiles& tiles) {
-    int64_t first = begin_of_part(size, index, partitions);
-    const int64_t end = begin_of_part(size, index + 1, partitions);
-    if (const int64_t column = first % columns; column && first < end) {
-      const int64_t n = std::min(columns - column, end - first);
-      tiles.run(first / columns, 1, column, column + n);
-      first += n;
-    }
-    if (const int64_t rows = (end - first) / columns; rows > 0) {
-      tiles.run(first / columns, rows, 0, columns);
-      first += rows * columns;
-    }
-    if (first < end) tiles.run(first / columns, 1, 0, end - first);
+  with_frame<GateTiles>(*gates, [&](GateTiles& tiles) {
+    for_rows(gates->size(), gates->columns.size, index, partitions,
+             [&](int64_t row, int64_t rows, int64_t column, int64_t n) {
+               tiles.run(row, rows, column, column + n);
+             });
   });
 }
 

@@ -40,24 +40,17 @@ struct GateOperand {
   bool is_direct;  // a row's columns lie side by side and need no conversion
 };
 
-// One gate of a bias, or of both, in the row of the kernels.
-struct GateBias {
-  const char* data[2];
-  int64_t stride[2];
-  int dtype[2];
-};
-
 struct Gates : StridedOperands {  // of the call's arrays; columns: of the state
   GateKernel kernel;              // of the compute type
   GateKernel converting;          // of 16-bit operands, by whole steps; null: they need buffers
   int kind;
   bool backward, accumulate;
   GateOperand operands[kGateOperands];
-  GateBias bias[kMostGates];
-  int biases;      // rows of bias: gates, and q of gru
-  bool moves;      // something passes through buffers
-  bool lacks;      // something has a buffer as its stand-in
-  bool is_joined;  // rows are short
+  ChannelArray bias[kMostGates][2];  // of each row of the kernels' bias: one, or both, are added
+  int biases;                        // rows of bias: gates, and q of gru
+  bool moves;                        // something passes through buffers
+  bool lacks;                        // something has a buffer as its stand-in
+  bool is_joined;                    // rows are short
 
   // Bytes from a row of an operand to the next one along the last axis.
   int64_t row_step(const GateOperand& s) const {

@@ -106,14 +106,13 @@ class GateTiles {
     if (column == bias_column && columns == bias_columns && times <= bias_times) return;
     bias_column = column, bias_columns = columns, bias_times = times;
     for (int k = 0; k < g.biases; ++k) {
-      const GateBias& b = g.bias[k];
       const bool is_double = g.compute_dtype == kF64;
       int found = 0;
-      for (int i = 0; i < 2; ++i) {
-        if (!b.data[i]) continue;
+      for (const ChannelArray& b : g.bias[k]) {
+        if (!b.data) continue;
         char* to = found++ ? stage : bias[k];
-        read_strided(*g.kernels, b.dtype[i], g.compute_dtype, b.data[i] + column * b.stride[i],
-                     b.stride[i], columns, to);
+        read_strided(*g.kernels, b.dtype, g.compute_dtype, b.data + column * b.stride, b.stride,
+                     columns, to);
         if (to == stage) g.kernels->plus[is_double](bias[k], stage, bias[k], columns);
       }
       if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);

@@ -79,14 +79,6 @@ void plus(const char* from, const char* other, char* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] + z[i];
 }
 
-template <class T>
-void fill(const char* from, char* to, int64_t n) {
-  const T x = *pointer<T>(from);
-  T* y = pointer<T>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = x;
-}
-
 // Stores that bypass the caches. An ordinary store first reads the cache line that it writes to.
 // For an array that will have left the cache before it is read again, that is half of all the
 // traffic for nothing. Such a result is computed into a buffer that stays in the first-level cache,
@@ -144,7 +136,6 @@ const ConvertKernels convert_kernels = {
     round_all,
     {add<float>, add<double>},
     {plus<float>, plus<double>},
-    {fill<float>, fill<double>},
     store_nontemporal,
 };
 
