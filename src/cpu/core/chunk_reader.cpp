@@ -50,9 +50,9 @@ void find_contiguous(StridedOperands* s, int k) {
 
 }  // namespace
 
-void OperandAxes::append(const Axis<kReaderOperands>& axis) {
+void OperandAxes::append(const Axis<kReaderOperands>& axis, int operands) {
   length[count] = axis.length;
-  for (int k = 0; k < kReaderOperands; ++k) stride[k][count] = axis.stride[k];
+  for (int k = 0; k < operands; ++k) stride[k][count] = axis.stride[k];
   reciprocal[count] = UINT64_MAX / uint64_t(axis.length) + 1;
   ++count;
   size *= axis.length;
@@ -65,7 +65,7 @@ int64_t OperandAxes::offset_of_many(int k, int64_t index, int axes) const {
     bytes += (index - outer * length[axis]) * stride[k][axis];
     index = outer;
   }
-  return axes ? bytes + index * stride[k][0] : 0;
+  return bytes + index * stride[k][0];
 }
 
 void begin_operands(StridedOperands* s, const ConvertKernels* kernels, int count,
@@ -90,10 +90,9 @@ void find_contiguous(StridedOperands* s) {
   for (int k = 0; k < s->count; ++k) find_contiguous(s, k);
 }
 
-void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype, int count,
-                   const Operand* arrays, int leader, int channel, bool in_order, bool last_alone) {
-  int dtypes[kReaderOperands];
-  std::fill_n(dtypes, count, dtype);
+void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int count,
+                   const Operand* arrays, const int* dtypes, int leader, int channel, bool in_order,
+                   bool last_alone) {
   begin_operands(s, kernels, count, arrays, dtypes);
 
   // In the order of plan_reduction, so that a sum over these axes meets its terms in the same
@@ -115,7 +114,7 @@ void plan_operands(StridedOperands* s, const ConvertKernels* kernels, int dtype,
   s->is_channel_outer = at < 0 || at != found - 1;
   int first_column = at >= 0 && s->is_channel_outer ? at + 1 : std::max(at, 0);
   if (at < 0 && last_alone) first_column = std::max(found - 1, 0);
-  for (int i = 0; i < found; ++i) (i < first_column ? s->rows : s->columns).append(axes[i]);
+  for (int i = 0; i < found; ++i) (i < first_column ? s->rows : s->columns).append(axes[i], count);
   find_contiguous(s);
 }
 
@@ -132,7 +131,7 @@ void plan_rows(StridedOperands* s, const ConvertKernels* kernels, int count, con
   if (!in_order) order_axes(axes, int(columns - axes), 0);
   if (as_sums) order_axes(columns, int(axes + found - columns), 0);
   found = merge_axes(axes, found);
-  for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i]);
+  for (int i = 0; i < found; ++i) (axes[i].kind ? s->columns : s->rows).append(axes[i], count);
   find_contiguous(s);
 }
 
@@ -232,16 +231,16 @@ void ChunkReader::to_compute(int k, const char* from, char* to, int64_t n) const
 void ChunkReader::scatter(int k, const char* from) {
   const int64_t item = s.items[k];
   if (is_one_piece(k)) return s.kernels->stream(from, piece(k), count * item);
-  for_span(k, [&](char* to, int64_t stride, int64_t done, int64_t m) {
-    move_elements(item, to, stride, from + done * item, item, m);
+  for_tiles(k, [&](char* to, Steps steps, int64_t done, int64_t rows, int64_t columns) {
+    move_tile(item, to, steps, from + done * item, {columns * item, item}, rows, columns);
   });
 }
 
 const char* ChunkReader::load_stored(int k, char* buffer) {
   if (is_one_piece(k)) return piece(k);
   const int64_t item = s.items[k];
-  for_span(k, [&](char* from, int64_t stride, int64_t done, int64_t m) {
-    move_elements(item, buffer + done * item, item, from, stride, m);
+  for_tiles(k, [&](char* from, Steps steps, int64_t done, int64_t rows, int64_t columns) {
+    move_tile(item, buffer + done * item, {columns * item, item}, from, steps, rows, columns);
   });
   return buffer;
 }
@@ -259,47 +258,6 @@ void ChunkReader::store(int k, const char* from, bool accumulate) {
   if (accumulate) load_stored(k, stage);
   from_compute(from, stage, count);
   scatter(k, stage);
-}
-
-void ChunkReader::load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column,
-                                   int64_t n, char* buffer) {
-  const int64_t item = s.items[k];
-  for_tile(s, k, first, width, from_column, n,
-           [&](char* at, int64_t stride, int64_t done, int64_t m) {
-             move_elements(item, buffer + done * item, item, at, stride, m);
-           });
-}
-
-void ChunkReader::load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                            char* buffer) {
-  if (s.dtypes[k] == s.compute_dtype)
-    return load_stored_tile(k, first, width, from_column, n, buffer);
-  const int64_t most = int64_t(sizeof stage) / (width * s.items[k]);
-  for (int64_t i = 0, m; i < n; i += m) {
-    m = std::min(most, n - i);
-    load_stored_tile(k, first, width, from_column + i, m, stage);
-    to_compute(k, stage, buffer + i * width * s.compute_item, m * width);
-  }
-}
-
-void ChunkReader::store_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                             const char* from, bool accumulate) {
-  const int64_t item = s.items[k];
-  const auto scatter_tile = [&](const char* values, int64_t at, int64_t columns) {
-    for_tile(s, k, first, width, at, columns,
-             [&](char* to, int64_t stride, int64_t done, int64_t m) {
-               move_elements(item, to, stride, values + done * item, item, m);
-             });
-  };
-  if (!accumulate && s.dtypes[k] == s.compute_dtype) return scatter_tile(from, from_column, n);
-  const int64_t most = int64_t(sizeof stage) / (width * item);
-  for (int64_t i = 0, m; i < n; i += m) {
-    m = std::min(most, n - i);
-    if (accumulate) load_stored_tile(k, first, width, from_column + i, m, stage);
-    s.kernels->from_compute[s.dtypes[k]][accumulate](from + i * width * s.compute_item, stage,
-                                                     m * width);
-    scatter_tile(stage, from_column + i, m);
-  }
 }
 
 }  // namespace fastact

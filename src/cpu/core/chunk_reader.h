@@ -1,5 +1,5 @@
-// Reads and writes strided operands as chunks of the compute type, for every kernel that is not
-// element by element over one dtype (simd/convert_kernels.h).
+// Reads and writes strided operands as chunks: of the compute type (simd/convert_kernels.h) or, for
+// the tensor iterator, as they are stored.
 //
 // The axes of all operands are split in two, rows and columns. An element is a row and a column,
 // and elements are counted row after row. Two plans say which axes are which: `plan_operands`, for
@@ -40,7 +40,7 @@ struct OperandAxes {
 
   uint64_t reciprocal[kMaxAxes];  // ceil(2^64 / length)
 
-  void append(const Axis<kReaderOperands>& axis);
+  void append(const Axis<kReaderOperands>& axis, int operands = kReaderOperands);
   // index / length[axis]. A division takes longer than all else that an offset does: below 2^32 it
   // is a product, exactly (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019,
   // https://arxiv.org/abs/1902.01961).
@@ -52,7 +52,7 @@ struct OperandAxes {
   int64_t offset(int k, int64_t index) const { return offset(k, index, count); }
   // The offset of an index along the outer `axes` axes alone.
   int64_t offset(int k, int64_t index, int axes) const {
-    return axes == 1 ? index * stride[k][0] : offset_of_many(k, index, axes);
+    return axes == 1 ? index * stride[k][0] : axes > 1 ? offset_of_many(k, index, axes) : 0;
   }
 
  private:
@@ -73,6 +73,11 @@ void for_pieces(const OperandAxes& axes, int k, char* base, int64_t first, int64
     visit(base + axes.offset(k, outer, last) + within * stride, stride, m);
   }
 }
+
+// Bytes from a row to the next one, and from a column to the next one.
+struct Steps {
+  int64_t row, column;
+};
 
 // The arrays of a call: where they begin, and how their elements become numbers.
 struct OperandArrays {
@@ -116,15 +121,14 @@ void for_tile(const StridedOperands& s, int k, int64_t first, int64_t width, int
   });
 }
 
-// arrays: of one shape and dtype, inputs and outputs; those with null data are absent.
-// leader: the operand whose strides sort the axes.
-// channel: the axis that is not merged with others; -1: all axes are columns.
-// in_order: elements are read in the order of plan_reduction, but for the channels; else axes along
-// which the leader runs backwards are reversed, so that more of it is contiguous.
-// last_alone: without a channel, the innermost axis alone is columns: operands are then contiguous
-// row by row, where they are not as a whole.
-void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int dtype, int count,
-                   const Operand* arrays, int leader, int channel, bool in_order,
+// arrays, dtypes (count of each): of one shape, inputs and outputs; those with null data are
+// absent. leader: the operand whose strides sort the axes. channel: the axis that is not merged
+// with others; -1: all axes are columns. in_order: elements are read in the order of
+// plan_reduction, but for the channels; else axes along which the leader runs backwards are
+// reversed, so that more of it is contiguous. last_alone: without a channel, the innermost axis
+// alone is columns: operands are then contiguous row by row, where they are not as a whole.
+void plan_operands(StridedOperands* operands, const ConvertKernels* kernels, int count,
+                   const Operand* arrays, const int* dtypes, int leader, int channel, bool in_order,
                    bool last_alone = false);
 
 // arrays, dtypes (count of each): the first has the shape. reduced: a flag an axis, of those that
@@ -183,7 +187,11 @@ class ChunkReader {
 
   // Moves to the n elements from (row, column) on.
   void go(int64_t to_row, int64_t to_column, int64_t n) {
-    row = to_row, column = to_column, count = n;
+    row = to_row, column = to_column, count = n, width = 1;
+  }
+  // Moves to n elements of each of some rows. The span is then [n][rows].
+  void go_to_tile(int64_t to_row, int64_t rows, int64_t to_column, int64_t n) {
+    row = to_row, column = to_column, count = n * rows, width = rows;
   }
 
   // The span of operand k in the compute type, in `buffer` (kPiece) unless it need not be copied.
@@ -223,29 +231,52 @@ class ChunkReader {
   void finish(int k, const char* at, const char* buffer, bool accumulate) {
     if (at == buffer && s.data[k]) store(k, at, accumulate);
   }
+  // The same in operand k's own dtype.
+  char* stored_target(int k, char* buffer) const {
+    char* const at = stored(k);
+    return at ? at : buffer;
+  }
+  void finish_stored(int k, const char* at, const char* buffer) {
+    if (at == buffer) scatter(k, at);
+  }
 
+  // move(address, steps, elements before, rows, columns) for the pieces of operand k's span, along
+  // its two innermost axes.
+  template <class Move>
+  void for_tiles(int k, Move move) const {
+    if (width > 1)
+      return for_tile(s, k, row, width, column, count / width,
+                      [&](char* from, int64_t stride, int64_t done, int64_t n) {
+                        move(from, Steps{0, stride}, done, 1, n);
+                      });
+    const int inner = s.columns.count - 1, along = inner > 0 ? inner - 1 : s.rows.count - 1;
+    const OperandAxes& outer = inner > 0 ? s.columns : s.rows;
+    const int64_t length = inner < 0 ? 1 : s.columns.length[inner];
+    const int64_t lines = inner > 0 ? s.columns.size / length : 1;  // of a row
+    const int64_t side_by_side = along < 0 ? 1 : outer.length[along];
+    const Steps steps{along < 0 ? 0 : outer.stride[k][along],
+                      inner < 0 ? s.items[k] : s.columns.stride[k][inner]};
+    const int64_t before = inner > 0 ? s.columns.divide(column, inner) : 0;
+    int64_t line = row * lines + before, at = column - before * length;
+    for (int64_t done = 0, m, n; done < count; done += m * n, line += m, at = 0) {
+      n = std::min(count - done, length - at);
+      m = n < length ? 1 : std::min((count - done) / n, side_by_side - line % side_by_side);
+      const int64_t first = inner > 0 ? line / lines : line;
+      char* const from = s.row(k, first) + s.columns.offset(k, line - first * lines, inner);
+      move(from + at * steps.column, steps, done, m, n);
+    }
+  }
   // move(address, stride, elements before, how many) for the pieces of operand k's span.
   template <class Move>
   void for_span(int k, Move move) const {
-    int64_t done = 0;
-    for (int64_t r = row, at = column; done < count; ++r, at = 0) {
-      const int64_t n = std::min(count - done, s.columns.size - at);
-      for_pieces(s.columns, k, s.row(k, r), at, n, [&](char* from, int64_t stride, int64_t m) {
-        move(from, stride, done, m);
-        done += m;
-      });
-    }
+    for_tiles(k, [&](char* from, Steps steps, int64_t done, int64_t rows, int64_t columns) {
+      for (int64_t i = 0; i < rows; ++i)
+        move(from + i * steps.row, steps.column, done + i * columns, columns);
+    });
   }
 
   // to OUT = n elements of operand k's dtype.
   void to_compute(int k, const char* from, char* to, int64_t n) const;
-
-  // n elements of each of `width` rows, as [n][width]; width <= kPiece.
-  void load_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n, char* buffer);
-  void load_stored_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                        char* buffer);
-  void store_tile(int k, int64_t first, int64_t width, int64_t from_column, int64_t n,
-                  const char* from, bool accumulate);
 
   // One number a row, of a dtype that is computed.
   double number(int k, int64_t index) const { return number_at(s.dtypes[k], s.row(k, index)); }
@@ -255,7 +286,8 @@ class ChunkReader {
 
  private:
   bool is_one_piece(int k) const {
-    return s.is_flat[k] || (s.has_unit_stride[k] && column + count <= s.columns.size);
+    const bool is_in_row = s.has_unit_stride[k] && column + count <= s.columns.size;
+    return width == 1 && (s.is_flat[k] || is_in_row);
   }
   char* piece(int k) const {
     return (s.is_flat[k] ? s.data[k] + row * s.columns.size * s.items[k] : s.row(k, row)) +
@@ -264,7 +296,7 @@ class ChunkReader {
   const char* load_converted(int k, char* buffer);
 
   const StridedOperands& s;
-  int64_t row = 0, column = 0, count = 0;
+  int64_t row = 0, column = 0, count = 0, width = 1;
   unsigned streamed = 0;  // a bit an operand
   alignas(64) char stage[kPiece * sizeof(double)];
 };

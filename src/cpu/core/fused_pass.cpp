@@ -3,11 +3,15 @@
 
 #include <cstring>
 
+#include "cpu/core/tensor_iterator.h"
+
 namespace fastact {
 
 void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int count,
                const Operand* arrays, int leader, int channel, bool sums) {
-  plan_operands(&plan->operands, kernels, dtype, count, arrays, leader, channel, sums, true);
+  int dtypes[kReaderOperands];
+  std::fill_n(dtypes, count, dtype);
+  plan_operands(&plan->operands, kernels, count, arrays, dtypes, leader, channel, sums, true);
   plan->is_double = plan->operands.compute_dtype == kF64;
   plan->channels = channel < 0 ? 1 : arrays[leader].shape[channel];
 }
@@ -50,7 +54,8 @@ const char* ChannelValues::spread(int64_t row, int64_t column, int64_t n) {
   int64_t channel = row % plan.channels;
   for (int64_t done = 0, m; done < n; done += m, column = 0) {
     m = std::min(n - done, columns - column);
-    s.kernels->fill[plan.is_double](values_at(channel, 1), spread_ + done * s.compute_item, m);
+    const int64_t item = s.compute_item;
+    move_elements(item, spread_ + done * item, item, values_at(channel, 1), 0, m);
     if (++channel == plan.channels) channel = 0;
   }
   return spread_;

@@ -64,4 +64,17 @@ inline int64_t begin_of_part(int64_t size, int64_t index, int64_t partitions, in
   return index == partitions ? size : size / partitions * index / step * step;
 }
 
+// visit(row, rows, column, n) for such a part of rows of columns: whole rows, or a part of one.
+template <class Visit>
+void for_rows(int64_t size, int64_t columns, int64_t index, int64_t partitions, Visit visit) {
+  const int64_t end = begin_of_part(size, index + 1, partitions);
+  for (int64_t first = begin_of_part(size, index, partitions), rows, n; first < end;) {
+    const int64_t row = first / columns, column = first % columns;
+    n = std::min(columns - column, end - first);
+    rows = n < columns ? 1 : (end - first) / columns;
+    visit(row, rows, column, n);
+    first += rows * n;
+  }
+}
+
 }  // namespace fastact

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/core/elementwise_plan.h"
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/scratch.h"
 #include "cpu/core/span_iterator.h"
@@ -75,19 +76,10 @@ void move_row(char* to, int64_t to_stride, const char* from, int64_t from_stride
     reverse_row<T>(to - (n - 1) * kItem, from + (n - 1) * kItem, n);
   } else if (to_stride == kItem && from_stride == 2 * kItem) {
     gather_pairs<T>(to, from, n);
-  } else if (to_stride == kItem && from_stride == 0) {
-    T value;
-    memcpy(&value, from, kItem);
-    for (int64_t i = 0; i < n; ++i) memcpy(to + i * kItem, &value, kItem);
   } else {
     move_strided<T>(to, to_stride, from, from_stride, n);
   }
 }
-
-// Bytes from a row to the next one, and from a column to the next one.
-struct Steps {
-  int64_t row, column;
-};
 
 // Rows side by side, of one element each, by vectors that begin where the row before ends: they may
 // end behind their own row, but not behind the last one.
@@ -180,55 +172,41 @@ void move_tile_of(char* to, Steps to_steps, const char* from, Steps from_steps, 
     move_row<T>(to + i * to_steps.row, to_steps.column, from + i * from_steps.row,
                 from_steps.column, columns);
 }
-void move_tile(int64_t item, char* to, Steps to_steps, const char* from, Steps from_steps,
-               int64_t rows, int64_t columns) {
-  const auto move = item == 2   ? move_tile_of<uint16_t>
-                    : item == 4 ? move_tile_of<uint32_t>
-                                : move_tile_of<uint64_t>;
-  move(to, to_steps, from, from_steps, rows, columns);
-}
 
-// Where a row of an operand begins.
-char* row_of(const TensorIterator& it, int k, int64_t row) {
-  char* at = it.data[k];
-  for (int axis = it.ndim - 2; axis > 0; row /= it.shape[axis--])
-    at += row % it.shape[axis] * it.strides[k][axis];
-  return it.ndim > 1 ? at + row * it.strides[k][0] : at;
-}
+// The plan of a call, whose last operand is written.
+struct TensorIterator : StridedOperands {
+  ElementwiseKernel kernel;  // null: the first of two operands is copied to the second
+  const double* parameters;
+  bool reads_output;
+  bool whole, by_rows;           // contiguous as a whole, or at least row by row
+  int64_t ahead;                 // of the kernel's prefetches
+  int64_t head;                  // elements before the output's first cache line boundary, if whole
+  int64_t period[kMaxOperands];  // elements after which an operand begins anew, if few; else 0
 
-// Visits n elements of one operand as tiles: where they begin, how many elements were before them,
-// rows, columns.
-template <class Move>
-void for_tiles(const TensorIterator& it, int k, int64_t first, int64_t n, Move move) {
-  const int last = it.ndim - 1;
-  const int64_t length = it.shape[last], side_by_side = last > 0 ? it.shape[last - 1] : 1;
-  int64_t row = first / length, column = first % length;
-  for (int64_t done = 0, rows, m; done < n; done += rows * m, row += rows, column = 0) {
-    const bool is_whole = column == 0 && n - done >= length;
-    rows = is_whole ? std::min((n - done) / length, side_by_side - row % side_by_side) : 1;
-    m = std::min(n - done, length - column);
-    move(row_of(it, k, row) + column * it.strides[k][last], done, rows, m);
+  int output() const { return count - 1; }
+  bool exceeds(int64_t bytes) const {  // the output, of elements that kernels prefetch
+    return items[output()] >= 4 && size() * items[output()] >= bytes;
   }
-}
+  int64_t column_stride(int k) const { return columns.count ? columns.stride[k][0] : items[k]; }
+};
 
 void run_kernel(const TensorIterator& it, char* const* operands, int64_t n) {
   if (it.kernel) return it.kernel(operands, n, it.parameters, it.ahead);
-  memmove(operands[1], operands[0], n * it.item);  // the same bits, whatever a NaN carries
+  memmove(operands[1], operands[0], n * it.items[1]);  // the same bits, whatever a NaN carries
 }
 
-// What is contiguous as a whole is one row.
+// Operands that are contiguous as a whole are one row.
 void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
-  const int64_t length = it.shape[it.ndim - 1];
+  const int64_t length = it.columns.size;
   int64_t row = first / length, column = first % length;
   char *p[kMaxOperands], *next[kMaxOperands];
-  for (int k = 0; k < it.operands; ++k) next[k] = row_of(it, k, row) + column * it.item;
+  for (int k = 0; k < it.count; ++k) next[k] = it.row(k, row) + column * it.items[k];
   for (int64_t m; n > 0; n -= m, column = 0) {
     m = std::min(n, length - column);
     ++row;
-    for (int k = 0; k < it.operands; ++k) {
-      p[k] = next[k], next[k] = row_of(it, k, row);
-      for (int line = 0; line < kLinesAhead; ++line)
-        __builtin_prefetch(next[k] + line * kCacheLine);
+    for (int k = 0; k < it.count; ++k) {
+      p[k] = next[k], next[k] = it.row(k, row);
+      prefetch_bytes(next[k], kLinesAhead * kCacheLine);
     }
     run_kernel(it, p, m);
   }
@@ -237,145 +215,115 @@ void run_rows(const TensorIterator& it, int64_t first, int64_t n) {
 // The third of the ways: through one thread's buffers.
 class BufferedIterator {
  public:
-  explicit BufferedIterator(const TensorIterator& l) : it(l), output(l.operands - 1) {
+  explicit BufferedIterator(const TensorIterator& l) : it(l), reader(l) {
     bool repeats = false;
-    for (int k = 0; k <= output; ++k) {
-      is_dense[k] = l.strides[k][l.ndim - 1] == l.items[k] && rows_aligned(l, k, l.items[k]);
-      repeats |= l.strides[k][l.ndim - 1] == 0 || l.period[k] != 0;
-    }
-    prefetches = repeats && l.item >= 4 && l.size * l.item >= kFarOutput && prefetches_next_chunk();
+    for (int k = 0; k < l.count; ++k) repeats |= l.column_stride(k) == 0 || l.period[k] != 0;
+    prefetches =
+        repeats && l.is_flat[l.output()] && l.exceeds(kFarOutput) && prefetches_next_chunk();
   }
 
   void run(int64_t first, int64_t n) {
-    if (!it.kernel && it.contiguous[output] && it.period[0] == 0)
-      return gather(0, first, n, it.data[output] + first * it.item);
+    if (!it.kernel && it.is_flat[1] && it.period[0] == 0) {
+      go(first, n);
+      return copy(0, reader.stored(1));
+    }
     for (int64_t done = 0; done < n; done += kBuffered)
       chunk(first + done, std::min(kBuffered, n - done));
   }
 
  private:
+  void go(int64_t first, int64_t n) {
+    at = first, count = n;
+    row = it.columns.count ? it.columns.divide(first, 0) : first;
+    column = first - row * it.columns.size;
+    reader.go(row, column, n);
+  }
+  void copy(int k, char* to) {
+    const char* from = reader.load_stored(k, to);
+    if (from != to) memmove(to, from, count * it.items[k]);
+  }
+
   void chunk(int64_t first, int64_t n) {
+    const int output = it.output();
     char* p[kMaxOperands];
-    for (int k = 0; k < output; ++k) p[k] = input(k, first, n);
-    char* to = it.data[output] + first * it.item;
-    if (it.contiguous[output]) {
-      p[output] = to;
-      if (prefetches) prefetch_bytes(to + kOutputAhead, n * it.item);
-      run_kernel(it, p, n);
-    } else {
-      p[output] = buffer[output];
-      if (it.reads_output) gather(output, first, n, buffer[output]);
-      run_kernel(it, p, n);
-      for_tiles(it, output, first, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-        move_tile(it.item, at, steps(output), p[output] + done * it.item, dense(output, columns),
-                  rows, columns);
-      });
-    }
+    go(first, n);
+    for (int k = 0; k < output; ++k) p[k] = const_cast<char*>(input(k));
+    char* const to = p[output] = reader.stored_target(output, buffer[output]);
+    if (prefetches) prefetch_bytes(to + kOutputAhead, n * it.items[output]);
+    if (to == buffer[output] && it.reads_output) copy(output, to);
+    run_kernel(it, p, n);
+    reader.finish_stored(output, to, buffer[output]);
   }
 
-  // Operand k from `first` on: where it lies, or in its buffer. An operand that repeats itself is
-  // gathered once, and so often that n elements follow each one of the first period.
-  char* input(int k, int64_t first, int64_t n) {
-    if (it.contiguous[k]) return it.data[k] + first * it.item;
-    const int64_t period = it.period[k];
-    if (period == 0) {
-      const int64_t step = it.strides[k][it.ndim - 1], column = first % length;
-      const bool is_in_row = length - column >= n && (is_dense[k] || step == 0);
-      char* const at = is_in_row ? row_of(it, k, first / length) + column * step : nullptr;
-      if (is_in_row && is_dense[k]) return at;
-      if (is_in_row && at == value[k] && n <= times[k]) return buffer[k];
-      gather(k, first, n, buffer[k]);
-      value[k] = at, times[k] = n;
-      return buffer[k];
+  // Operand k of a chunk: where it lies, or in its buffer. An operand that repeats itself is
+  // gathered once, and so often that a chunk follows each element of the first period.
+  const char* input(int k) {
+    const int64_t period = it.period[k], first = at, n = count;
+    if (period != 0) {
+      if (!is_filled[k]) {
+        go(0, period);
+        copy(k, buffer[k]);
+        go(first, n);
+        const int64_t end = (period + std::min(kBuffered, it.size())) * it.items[k];
+        for (int64_t done = period * it.items[k]; done < end; done *= 2)
+          memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
+        is_filled[k] = true;
+      }
+      return buffer[k] + first % period * it.items[k];
     }
-    if (!is_filled[k]) {
-      gather(k, 0, period, buffer[k]);
-      const int64_t end = (period + std::min(kBuffered, it.size)) * it.items[k];
-      for (int64_t done = period * it.items[k]; done < end; done *= 2)
-        memcpy(buffer[k] + done, buffer[k], std::min(done, end - done));
-      is_filled[k] = true;
-    }
-    return buffer[k] + first % period * it.items[k];
-  }
-
-  void gather(int k, int64_t first, int64_t n, char* to) {
-    for_tiles(it, k, first, n, [&](char* at, int64_t done, int64_t rows, int64_t columns) {
-      move_tile(it.items[k], to + done * it.items[k], dense(k, columns), at, steps(k), rows,
-                columns);
-    });
-  }
-
-  Steps dense(int k, int64_t columns) const { return {columns * it.items[k], it.items[k]}; }
-  Steps steps(int k) const {
-    const int last = it.ndim - 1;
-    return {last > 0 ? it.strides[k][last - 1] : 0, it.strides[k][last]};
+    const bool is_value = it.column_stride(k) == 0 && it.columns.size - column >= n;
+    const char* const one = is_value ? it.row(k, row) : nullptr;
+    if (one && one == value[k] && n <= times[k]) return buffer[k];
+    value[k] = one, times[k] = n;
+    return reader.load_stored(k, buffer[k]);
   }
 
   const TensorIterator& it;
-  const int output;
-  const int64_t length = it.shape[it.ndim - 1];  // of a row
-  bool prefetches;                               // the output, where it is contiguous
-  bool is_dense[kMaxOperands];                   // along its rows
-  bool is_filled[kMaxOperands] = {};             // with periods
-  const char* value[kMaxOperands] = {};          // the one element that a buffer repeats
+  ChunkReader reader;
+  int64_t at, row, column, count;        // where it is
+  bool prefetches;                       // the output, which is contiguous
+  bool is_filled[kMaxOperands] = {};     // with periods
+  const char* value[kMaxOperands] = {};  // the one element that a buffer repeats
   int64_t times[kMaxOperands];
   alignas(64) char buffer[kMaxOperands][2 * kBuffered * sizeof(double)];
 };
 
 // The elements after which operand k begins anew, if a buffer holds them; else 0.
 int64_t period_of(const TensorIterator& it, int k) {
-  int outer = 0;
-  while (outer < it.ndim && it.strides[k][outer] == 0) ++outer;
-  int64_t period = 1;
-  for (int axis = outer; axis < it.ndim; ++axis) period *= it.shape[axis];
-  return outer > 0 && period <= kBuffered ? period : 0;
+  int64_t period = it.size();
+  for (const OperandAxes* axes : {&it.rows, &it.columns})
+    for (int axis = 0; axis < axes->count; ++axis) {
+      if (axes->stride[k][axis] != 0) return period < it.size() && period <= kBuffered ? period : 0;
+      period /= axes->length[axis];
+    }
+  return it.size() > 1;
 }
 
-}  // namespace
-
-void move_elements(int64_t item, char* to, int64_t to_stride, const char* from, int64_t from_stride,
-                   int64_t n) {
-  const auto move = item == 1   ? move_row<uint8_t>
-                    : item == 2 ? move_row<uint16_t>
-                    : item == 4 ? move_row<uint32_t>
-                                : move_row<uint64_t>;
-  move(to, to_stride, from, from_stride, n);
-}
-
-bool& computes_parts() {
-  static thread_local bool value = false;
-  return value;
-}
-
-void prepare(TensorIterator* it, ElementwiseKernel kernel, const double* parameters, int dtype,
-             bool reads_output, int operands, const Operand* arrays) {
-  plan_elementwise(it, item_size(dtype), operands, arrays);
-  it->kernel = kernel;
-  it->parameters = parameters;
-  it->reads_output = reads_output;
-  it->whole = it->all_contiguous();
-  it->rows = it->shape[it->ndim - 1] >= kIteratorRow;
-  for (int k = 0; k < operands; ++k)
-    it->rows &= it->strides[k][it->ndim - 1] == it->item && rows_aligned(*it, k, it->item);
-  const auto past_line = reinterpret_cast<uintptr_t>(it->data[operands - 1]) % kCacheLine;
-  for (int k = 0; k < operands; ++k) {
-    it->items[k] = it->item;
+void prepare(TensorIterator* it, int count, const Operand* arrays, const int* dtypes) {
+  plan_operands(it, nullptr, count, arrays, dtypes, count - 1, -1, false, true);
+  it->whole = true, it->by_rows = it->columns.size >= kIteratorRow;
+  for (int k = 0; k < count; ++k) {
     it->period[k] = period_of(*it, k);
-    it->rows &= it->period[k] == 0;
+    it->whole &= it->is_flat[k];
+    it->by_rows &= it->has_unit_stride[k] && it->period[k] == 0;
   }
-  const bool is_far = it->item >= 4 && (it->size * it->item >= kFarElements || computes_parts()) &&
-                      prefetches_next_chunk();
+  const bool is_far = it->exceeds(computes_parts() ? 0 : kFarElements) && prefetches_next_chunk();
   it->ahead = it->whole && is_far ? kAhead : 0;
-  it->head = it->whole ? int64_t((kCacheLine - past_line) % kCacheLine) / it->item : 0;
+  const uint64_t to_line = -reinterpret_cast<uintptr_t>(it->data[it->output()]) % kCacheLine;
+  it->head = it->whole ? int64_t(to_line) / it->items[it->output()] : 0;
 }
 
+// The index-th of `partitions` equal parts of a prepared iterator, block by block. Parts are cut in
+// elements and not in blocks: 50 000 float32 are 13 blocks, of which one of two threads would get
+// 7. No result depends on where the cuts are.
 void run_partition(const TensorIterator* it, int64_t index, int64_t partitions) {
   // Cut where the output crosses a cache line, as the blocks inside are.
   const auto cut = [&](int64_t i) {
-    return i == 0 ? 0 : std::min(begin_of_part(it->size, i, partitions) + it->head, it->size);
+    const int64_t size = it->size();
+    return i == 0 ? 0 : std::min(begin_of_part(size, i, partitions) + it->head, size);
   };
   const int64_t first = cut(index), end = cut(index + 1);
-  if (!(it->whole || it->rows))
+  if (!(it->whole || it->by_rows))
     return with_frame<BufferedIterator>(
         *it, [&](BufferedIterator& stage) { stage.run(first, end - first); });
   for (int64_t at = first; at < end;) {
@@ -383,6 +331,22 @@ void run_partition(const TensorIterator* it, int64_t index, int64_t partitions) 
     run_rows(*it, at, n);
     at += n;
   }
+}
+
+}  // namespace
+
+void move_tile(int64_t item, char* to, Steps to_steps, const char* from, Steps from_steps,
+               int64_t rows, int64_t columns) {
+  const auto move = item == 1   ? move_tile_of<uint8_t>
+                    : item == 2 ? move_tile_of<uint16_t>
+                    : item == 4 ? move_tile_of<uint32_t>
+                                : move_tile_of<uint64_t>;
+  move(to, to_steps, from, from_steps, rows, columns);
+}
+
+bool& computes_parts() {
+  static thread_local bool value = false;
+  return value;
 }
 
 void run_elementwise(ElementwiseKernel kernel, const double* parameters, bool reads_output,
@@ -395,9 +359,9 @@ void run_elementwise(ElementwiseKernel kernel, const double* parameters, bool re
   if (is_empty(output)) return;
   for (int k = 0; k < count; ++k)
     if (arrays[k].shape) dtypes[found] = arrays[k].dtype, operands[found++] = arrays[k];
-  prepare(&it, kernel, parameters, output.dtype, reads_output, found, operands);
-  for (int k = 0; k < found; ++k) it.items[k] = item_size(dtypes[k]);
-  run_partitions(resolve_threads(it.size), run_partition, &it);
+  prepare(&it, found, operands, dtypes);
+  it.kernel = kernel, it.parameters = parameters, it.reads_output = reads_output;
+  run_partitions(resolve_threads(it.size()), run_partition, &it);
 }
 
 void fill(const ArrayArgument& y, double value) {

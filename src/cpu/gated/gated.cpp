@@ -58,15 +58,6 @@ struct GatedChunks : Chunks {
     char* const operands[] = {const_cast<char*>(gate), value};
     gated.value(operands, count, gated.parameters, 0);
   }
-
-  // Does what the reader's does, for operand k in its own dtype.
-  char* target(int k, char* buffer) {
-    char* stored = reader.stored(k);
-    return stored ? stored : buffer;
-  }
-  void finish(int k, const char* at, const char* buffer) {
-    if (at == buffer) reader.scatter(k, buffer);
-  }
 };
 
 struct GatedForward : GatedChunks {
@@ -76,9 +67,9 @@ struct GatedForward : GatedChunks {
     const char* a = reader.load(GatedCall::kA, a_buffer);
     const char* b = reader.load_stored(GatedCall::kB, b_buffer);
     find_value(gate_of(a, along(bias_a, gated.bias_a)));
-    char* y = target(GatedCall::kY, a_buffer);
+    char* y = reader.stored_target(GatedCall::kY, a_buffer);
     gated.kernels->product[s.dtype](value, b, along(bias_b, gated.bias_b), y, count, gated.numbers);
-    finish(GatedCall::kY, y, a_buffer);
+    reader.finish_stored(GatedCall::kY, y, a_buffer);
   }
 };
 
@@ -111,10 +102,10 @@ struct GatedBackward : GatedChunks {
     if (needs_b) {
       char* const buffer = needs_wide_b ? value : dy_buffer;
       char* db = needs_wide_b ? reader.target(GatedCall::kOutB, buffer, plan.accumulate)
-                              : target(GatedCall::kOutB, buffer);
+                              : reader.stored_target(GatedCall::kOutB, buffer);
       gated.kernels->to_b[s.dtype][needs_wide_b](dy, value, b, along_b, db, count, gated.numbers);
       needs_wide_b ? reader.finish(GatedCall::kOutB, db, buffer, plan.accumulate)
-                   : finish(GatedCall::kOutB, db, buffer);
+                   : reader.finish_stored(GatedCall::kOutB, db, buffer);
       made[1] = db;
     }
     if (needs_a) {

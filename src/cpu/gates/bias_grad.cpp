@@ -79,7 +79,7 @@ class GateBiasSums : public BlockSource {
   Results block(int64_t first, int64_t n, int64_t row, int64_t rows) override {
     const int64_t width = n * g.biases;
     const int64_t deep =
-        std::clamp<int64_t>(kL2Bytes / (kLanes * width * g.elements.compute_item), 1, kDeep);
+        std::clamp<int64_t>(kL2Bytes / (kLanes * width * g.compute_item), 1, kDeep);
     const int64_t band = reads_back ? deep * kLanes : kLanes;
     for (int64_t done = 0; done < rows; done += band) {
       const int64_t end = std::min(done + band, rows);
@@ -105,17 +105,17 @@ class GateBiasSums : public BlockSource {
     const int64_t begin = index * gradients.part_lanes,
                   every = gradients.parts * gradients.part_lanes;
     if (reads_back)
-      for (int64_t row = begin; row < g.batch.size; row += every)
-        tiles.run(row, std::min(gradients.part_lanes, g.batch.size - row), 0, g.columns);
-    for (int64_t first = 0; first < g.columns; first += r.tile) {
-      const int64_t n = std::min(r.tile, g.columns - first), width = n * g.biases;
-      for (int64_t row = begin; row < g.batch.size; row += every) {
-        const int64_t end = std::min(row + gradients.part_lanes, g.batch.size);
+      for (int64_t row = begin; row < g.rows.size; row += every)
+        tiles.run(row, std::min(gradients.part_lanes, g.rows.size - row), 0, g.columns.size);
+    for (int64_t first = 0; first < g.columns.size; first += r.tile) {
+      const int64_t n = std::min(r.tile, g.columns.size - first), width = n * g.biases;
+      for (int64_t row = begin; row < g.rows.size; row += every) {
+        const int64_t end = std::min(row + gradients.part_lanes, g.rows.size);
         if (!reads_back) add_made(first, n, 0, row, end);
         for (int64_t lane = row; reads_back && lane < std::min<int64_t>(kLanes, end); ++lane)
-          add_stored(first, n, lane, g.batch.size - lane, true, lanes + lane * width);
+          add_stored(first, n, lane, g.rows.size - lane, true, lanes + lane * width);
       }
-      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.batch.size);
+      for (int64_t lane = begin; lane < std::min(begin + gradients.part_lanes, g.rows.size);
            ++lane) {
         fold(lane, every, width);
         std::copy_n(lanes + lane * width, width, lanes_of(gradients, first) + lane * width);
@@ -126,7 +126,7 @@ class GateBiasSums : public BlockSource {
   // lanes[lane] becomes the sum of the lanes lane, lane + step, ..., in the order of the table's
   // fold.
   void fold(int64_t lane, int64_t step, int64_t width) {
-    const int64_t count = std::min<int64_t>(g.batch.size, kLanes);
+    const int64_t count = std::min<int64_t>(g.rows.size, kLanes);
     for (int64_t half = kLanes / 2; half >= step; half /= 2)
       for (int64_t l = lane; l < half && l + half < count; l += step)
         for (int64_t i = 0; i < width; ++i) lanes[l * width + i] += lanes[(l + half) * width + i];
@@ -152,7 +152,8 @@ class GateBiasSums : public BlockSource {
   void add(int64_t first, int64_t n, int64_t row, int64_t count, int64_t made_row, bool fresh,
            double* lane) {
     int64_t at[kDeep];
-    const bool are_joined = reads_back && n == g.columns;  // all gates lie in the row of the first
+    const bool are_joined =
+        reads_back && n == g.columns.size;  // all gates lie in the row of the first
     for (int k = 0; k < g.biases; ++k) {
       const int index = operand_of_sum(g, k);
       const bool is_gate = k < kGatesOf[g.kind], is_direct = tiles.is_direct(index);
@@ -160,7 +161,8 @@ class GateBiasSums : public BlockSource {
       const int64_t position = is_gate ? gradients.gate_order[k] : k;
       if (are_joined && is_gate && position > 0) continue;
       for (int64_t i = 0; i < count; ++i)
-        at[i] = is_direct ? g.offset(s, row + i * kLanes) : made_row * n * g.elements.compute_item;
+        at[i] =
+            is_direct ? g.rows.offset(s.array, row + i * kLanes) : made_row * n * g.compute_item;
       r.kernels->add_rows(is_direct ? s.data + first * s.column : tiles.made(index), at, 1, count,
                           are_joined && is_gate ? n * kGatesOf[g.kind] : n, nullptr,
                           lane + position * n, 0, fresh, 0);
@@ -178,7 +180,7 @@ class GateBiasSums : public BlockSource {
 BiasGradients::BiasGradients(const Gates& g, const ReduceTable* table, const GatesCall& call)
     : gates(g) {
   std::copy_n(call.places.at, kMostGates, gate_order);
-  int64_t tile = tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns);
+  int64_t tile = tile_of(g.kind, g.compute_item, g.rows.size, g.columns.size);
   if (g.moves || g.lacks) tile = std::min(tile, kGatePiece);
   for (int k = 0; k < g.biases; ++k) {
     const bool is_q = k == kGatesOf[g.kind], is_n = g.kind == kGru && k == 2;
@@ -188,12 +190,12 @@ BiasGradients::BiasGradients(const Gates& g, const ReduceTable* table, const Gat
       const ArrayArgument& to = call.bias_gradient[i];
       const bool is_wanted = to.data && !(i == 0 ? is_q : is_n);
       const int64_t stride = is_wanted ? byte_stride(to, 0, item_size(to.dtype)) : 0;
-      set_accumulator(r, table, kItself, g.elements.compute_dtype);
+      set_accumulator(r, table, kItself, g.compute_dtype);
       set_channels(
-          r, {is_wanted ? to.data + position * g.columns * stride : nullptr, stride, to.dtype},
-          g.columns, g.accumulate);
-      r->terms.size = g.rows();
-      r->row = g.columns;
+          r, {is_wanted ? to.data + position * g.columns.size * stride : nullptr, stride, to.dtype},
+          g.columns.size, g.accumulate);
+      r->terms.size = g.rows.size;
+      r->row = g.columns.size;
       r->layout = Reducer::kColumns;
       set_tile(r, tile);
       cut_terms(r);
@@ -211,19 +213,19 @@ void use_workspace(BiasGradients* b, char* workspace, int64_t bytes, int threads
   const Gates& g = b->gates;
   if (threads == 1 || !workspace) return;
   double* const shared = reinterpret_cast<double*>(workspace);
-  if (g.rows() > kReduceBlock) {
+  if (g.rows.size > kReduceBlock) {
     const int64_t each = partial_size(b->sums);
     if (bytes < g.biases * each * int64_t(sizeof(double))) return;
     for (int k = 0; k < g.biases; ++k) b->sums[k].partial = shared + k * each;
     return;
   }
-  const int64_t width = kSavedOf[g.kind] * g.columns;
-  const int64_t tile = tile_of(g.kind, g.elements.compute_item, g.rows(), g.columns);
-  if (!splits_rows(g.rows(), ceil_div(g.columns, tile), threads)) return;
+  const int64_t width = kSavedOf[g.kind] * g.columns.size;
+  const int64_t tile = tile_of(g.kind, g.compute_item, g.rows.size, g.columns.size);
+  if (!splits_rows(g.rows.size, ceil_div(g.columns.size, tile), threads)) return;
   threads = std::min(threads, int(kLanes));  // more of them make no more parts
-  while (threads > 1 && Parts(g.rows(), width, threads).bytes(width) > bytes) --threads;
+  while (threads > 1 && Parts(g.rows.size, width, threads).bytes(width) > bytes) --threads;
   if (threads < 2) return;
-  const Parts parts(g.rows(), width, threads);
+  const Parts parts(g.rows.size, width, threads);
   b->parts = parts.count, b->part_lanes = parts.lanes;
   b->shared = shared;
 }
@@ -232,10 +234,10 @@ void use_workspace(BiasGradients* b, char* workspace, int64_t bytes, int threads
 void merge_parts(const BiasGradients& b) {
   const Gates& g = b.gates;
   const Reducer& r = b.sums[0];
-  for (int64_t first = 0; first < g.columns; first += r.tile) {
-    const int64_t n = std::min(r.tile, g.columns - first);
+  for (int64_t first = 0; first < g.columns.size; first += r.tile) {
+    const int64_t n = std::min(r.tile, g.columns.size - first);
     double* const lanes = GateBiasSums::lanes_of(b, first);
-    r.table->fold(lanes, std::min(g.rows(), b.parts * b.part_lanes), n * g.biases);
+    r.table->fold(lanes, std::min(g.rows.size, b.parts * b.part_lanes), n * g.biases);
     for (int k = 0; k < g.biases; ++k)
       store_results(b.sums[k], first, n, {lanes + k * n, nullptr, 0});
   }

@@ -6,37 +6,15 @@
 #include "cpu/gates/tile_reader.h"
 
 namespace fastact {
-namespace {
-
-constexpr int64_t kFewColumns = 32;  // below, rows are joined
-
-GateBias bias_of(const GatesCall& call, int position, int64_t columns, bool takes,
-                 bool takes_recurrent) {
-  GateBias bias{};
-  const bool wanted[] = {takes, takes_recurrent};
-  for (int i = 0; i < 2; ++i) {
-    const ArrayArgument& given = call.bias[i];
-    if (!given.data || !wanted[i]) continue;
-    bias.dtype[i] = given.dtype;
-    bias.stride[i] = byte_stride(given, 0, item_size(given.dtype));
-    bias.data[i] = given.data + position * columns * bias.stride[i];
-  }
-  return bias;
-}
-
-}  // namespace
 
 void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool backward) {
   const ArrayArgument *role = call.role, &state = role[gate_roles::kState];
   const int kind = call.kind, dtype = state.dtype;
   const bool recomputes = call.recomputes(), accumulate = call.accumulate;
-  const int last = state.ndim - 1, count = kGatesOf[kind], saved = kSavedOf[kind];
-  g->kernels = table->convert;
+  const int last = state.ndim - 1, gates = kGatesOf[kind], saved = kSavedOf[kind];
   g->kind = kind;
-  g->elements = {dtype, compute_dtype(dtype), item_size(dtype), item_size(compute_dtype(dtype))};
   g->backward = backward;
   g->accumulate = accumulate;
-  g->columns = state.shape[last];
 
   struct Array {
     const Operand& operand;
@@ -45,98 +23,85 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   };
   const bool reads_sums = !backward || recomputes;
   const Array all[] = {
-      {reads_sums ? role[gate_roles::kGates] : call.kept, kGateIn, reads_sums ? count : saved,
-       reads_sums || kind == kLstm},
-      {role[gate_roles::kRecurrent], kRecurrentIn, count, true},
       {state, kStateIn, 1, false},
+      {reads_sums ? role[gate_roles::kGates] : call.kept, kGateIn, reads_sums ? gates : saved,
+       reads_sums || kind == kLstm},
+      {role[gate_roles::kRecurrent], kRecurrentIn, gates, true},
       {role[gate_roles::kCell], kCell, 1, false},
       {role[gate_roles::kHidden], kHidden, 1, false},
       {role[gate_roles::kCellGradient], kCellGradient, 1, false},
-      {role[gate_roles::kGatesOut], kGateOut, backward ? count : saved, backward || kind == kLstm},
-      {role[gate_roles::kRecurrentOut], kRecurrentOut, count, true},
+      {role[gate_roles::kGatesOut], kGateOut, backward ? gates : saved, backward || kind == kLstm},
+      {role[gate_roles::kRecurrentOut], kRecurrentOut, gates, true},
       {role[gate_roles::kStateOut], kStateOut, 1, false},
   };
 
   constexpr int kArrays = sizeof(all) / sizeof(all[0]);
-  Operand arrays[kArrays], batch = state;
-  int64_t items[kArrays];
-  batch.ndim = last;
-  for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, items[k] = g->elements.item;
-  Axis<kReaderOperands> axes[kMaxAxes];
-  const int found = find_axes(axes, batch, kArrays, arrays, items, [](int) { return 0; });
-  const int merged = merge_axes(axes, found);
-  for (int i = 0; i < merged; ++i) g->batch.append(axes[i]);
+  Operand arrays[kArrays];
+  int dtypes[kArrays];
+  bool is_last[kMaxAxes] = {};
+  is_last[last] = true;
+  for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, dtypes[k] = dtype;
+  plan_rows(g, table->convert, kArrays, arrays, dtypes, is_last, true);
 
   for (GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
-  g->is_joined = g->columns < kFewColumns && g->rows() > 1;
+  constexpr int64_t kFewColumns = 32;  // below, rows are joined
+  g->is_joined = g->columns.size < kFewColumns && g->rows.size > 1;
   g->moves = g->is_joined;
   g->lacks = false;
   // A kernel converts 16-bit arrays itself where it can read and write all of them.
-  bool converts = g->elements.item < g->elements.compute_item && !g->is_joined && !accumulate;
-  for (const Array& array : all) {
-    const Operand& x = array.operand;
+  bool converts = g->item < g->compute_item && !g->is_joined && !accumulate;
+  for (int k = 0; k < kArrays; ++k) {
+    const Array& array = all[k];
     const bool is_out = is_gate_output(backward, array.index);
-    if (!x.data) {
+    if (!arrays[k].data) {
       const bool is_of_kind = array.index == kRecurrentOut ? kind == kGru : is_out;
       g->lacks |= backward && (is_of_kind || (array.index == kCellGradient && kind == kLstm));
       continue;
     }
-    const int64_t column = byte_stride(x, last, g->elements.item);
-    auto bits = reinterpret_cast<uintptr_t>(x.data) | uintptr_t(column);
-    GateOperand s;
-    s.column = column;
-    s.array = int(&array - all);
-    for (int axis = 0; axis < merged; ++axis) bits |= uintptr_t(axes[axis].stride[s.array]);
+    const int64_t column = byte_stride(arrays[k], last, g->item);
     // Sums of biases read all gates of a row as one span: one column of each is no exception there.
-    const bool has_run = column == g->elements.item || (g->columns == 1 && array.count == 1);
-    s.is_dense = has_run && bits % uintptr_t(g->elements.item) == 0;
-    s.is_direct = s.is_dense && g->elements.item == g->elements.compute_item;
-    converts &= s.is_dense;
-    g->moves |= !s.is_direct || (accumulate && is_out);
-    for (int k = 0; k < array.count; ++k) {
-      const int position = array.is_ordered ? call.places.at[k] : k;
-      s.data = x.data + position * g->columns * column;
-      g->operands[array.index + k] = s;
+    const bool has_run = column == g->item || array.count == 1;
+    const bool is_dense = has_run && g->has_unit_stride[k];
+    const bool is_direct = is_dense && g->is_direct[k];
+    converts &= is_dense;
+    g->moves |= !is_direct || (accumulate && is_out);
+    for (int i = 0; i < array.count; ++i) {
+      const int position = array.is_ordered ? call.places.at[i] : i;
+      g->operands[array.index + i] = {arrays[k].data + position * g->columns.size * column, k,
+                                      column, is_direct};
     }
   }
 
   const bool adds = role[gate_roles::kRecurrent].data;
+  const bool saves = role[gate_roles::kGatesOut].data;
   const auto kernel = [&](int stored) {
-    return !backward
-               ? table->gate
-                     ->forward[kind][stored][adds][role[gate_roles::kGatesOut].data != nullptr]
-           : recomputes ? table->gate->recompute[kind][stored][adds]
-                        : table->gate->backward[kind][stored];
+    return backward ? table->gate->backward[kind][stored][recomputes ? 1 + adds : 0]
+                    : table->gate->forward[kind][stored][adds][saves];
   };
-  g->kernel = kernel(g->elements.compute_dtype);
+  g->kernel = kernel(g->compute_dtype);
   g->converting = converts ? kernel(dtype) : nullptr;
 
   g->biases = reads_sums || backward ? saved : 0;
   for (int k = 0; k < g->biases; ++k) {
     const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
-    g->bias[k] = reads_sums ? bias_of(call, call.places.at[is_q ? 2 : k], g->columns, !is_q, !is_n)
-                            : GateBias{};
+    for (int i = 0; i < 2; ++i) {
+      const ArrayArgument& given = call.bias[i];
+      const bool is_there = reads_sums && given.data && !(i == 0 ? is_q : is_n);
+      const int64_t stride = is_there ? byte_stride(given, 0, item_size(given.dtype)) : 0;
+      const int64_t first = call.places.at[is_q ? 2 : k] * g->columns.size;
+      g->bias[k][i] = {is_there ? given.data + first * stride : nullptr, stride, given.dtype};
+    }
   }
 }
 
 namespace {
 
 void gate_partition(const Gates* gates, int64_t index, int64_t partitions) {
-  const Gates& g = *gates;
-  const int64_t size = g.rows() * g.columns;
-  with_frame<GateTiles>(g, [&](GateTiles& tiles) {
-    int64_t first = begin_of_part(size, index, partitions);
-    const int64_t end = begin_of_part(size, index + 1, partitions);
-    if (const int64_t column = first % g.columns; column && first < end) {
-      const int64_t n = std::min(g.columns - column, end - first);
-      tiles.run(first / g.columns, 1, column, column + n);
-      first += n;
-    }
-    if (const int64_t rows = (end - first) / g.columns; rows > 0) {
-      tiles.run(first / g.columns, rows, 0, g.columns);
-      first += rows * g.columns;
-    }
-    if (first < end) tiles.run(first / g.columns, 1, 0, end - first);
+  with_frame<GateTiles>(*gates, [&](GateTiles& tiles) {
+    for_rows(gates->size(), gates->columns.size, index, partitions,
+             [&](int64_t row, int64_t rows, int64_t column, int64_t n) {
+               tiles.run(row, rows, column, column + n);
+             });
   });
 }
 

@@ -32,48 +32,29 @@
 
 namespace fastact {
 
-// The elements of a call's arrays, and those of the kernels.
-struct GateElements {
-  int dtype, compute_dtype;
-  int64_t item, compute_item;  // bytes
-};
-
 // One gate of an array, or a state.
 struct GateOperand {
   char* data;
-  int array;                 // whose strides it has
-  int64_t column;            // bytes from one to the next
-  bool is_dense, is_direct;  // a row's columns lie side by side; and need no conversion
+  int array;       // whose strides it has
+  int64_t column;  // bytes from one to the next
+  bool is_direct;  // a row's columns lie side by side and need no conversion
 };
 
-// One gate of a bias, or of both, in the row of the kernels.
-struct GateBias {
-  const char* data[2];
-  int64_t stride[2];
-  int dtype[2];
-};
-
-struct Gates {
-  const ConvertKernels* kernels;
-  GateKernel kernel;      // of the compute type
-  GateKernel converting;  // of 16-bit operands, by whole steps; null: they need buffers
+struct Gates : StridedOperands {  // of the call's arrays; columns: of the state
+  GateKernel kernel;              // of the compute type
+  GateKernel converting;          // of 16-bit operands, by whole steps; null: they need buffers
   int kind;
-  GateElements elements;
   bool backward, accumulate;
-  OperandAxes batch;  // of each array: the axes of the rows
-  int64_t columns;
   GateOperand operands[kGateOperands];
-  GateBias bias[kMostGates];
-  int biases;      // rows of bias: gates, and q of gru
-  bool moves;      // something passes through buffers
-  bool lacks;      // something has a buffer as its stand-in
-  bool is_joined;  // rows are short
+  ChannelArray bias[kMostGates][2];  // of each row of the kernels' bias: one, or both, are added
+  int biases;                        // rows of bias: gates, and q of gru
+  bool moves;                        // something passes through buffers
+  bool lacks;                        // something has a buffer as its stand-in
+  bool is_joined;                    // rows are short
 
-  int64_t rows() const { return batch.size; }
-  // Where a row of an operand begins, and bytes from one to the next along the last axis.
-  int64_t offset(const GateOperand& s, int64_t row) const { return batch.offset(s.array, row); }
+  // Bytes from a row of an operand to the next one along the last axis.
   int64_t row_step(const GateOperand& s) const {
-    return batch.count ? batch.stride[s.array][batch.count - 1] : 0;
+    return rows.count ? rows.stride[s.array][rows.count - 1] : 0;
   }
 };
 

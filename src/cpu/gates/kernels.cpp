@@ -256,10 +256,9 @@ void backward(const GateRows& rows, int64_t count, int64_t columns) {
       {forward<Kind<Compute<T>>, T, false, false>, forward<Kind<Compute<T>>, T, false, true>}, \
       {forward<Kind<Compute<T>>, T, true, false>, forward<Kind<Compute<T>>, T, true, true>},   \
   }
-#define FASTACT_BACKWARD_OF(Kind, T) \
-  backward<Kind<Compute<T>>, T, false, Saved<Kind<Compute<T>>, T>>
-#define FASTACT_RECOMPUTE_OF(Kind, T)                                     \
-  {backward<Kind<Compute<T>>, T, true, Made<Kind<Compute<T>>, T, false>>, \
+#define FASTACT_BACKWARD_OF(Kind, T)                                      \
+  {backward<Kind<Compute<T>>, T, false, Saved<Kind<Compute<T>>, T>>,      \
+   backward<Kind<Compute<T>>, T, true, Made<Kind<Compute<T>>, T, false>>, \
    backward<Kind<Compute<T>>, T, true, Made<Kind<Compute<T>>, T, true>>}
 // If nothing converts a vector at once, 16-bit operands are better left to buffers.
 #if defined(__F16C__) && defined(__AVX2__)
@@ -270,7 +269,6 @@ void backward(const GateRows& rows, int64_t count, int64_t columns) {
 #endif
 #define FASTACT_FORWARD(name, Kind) FASTACT_ALL_TYPES(FASTACT_FORWARD_OF, Kind)
 #define FASTACT_BACKWARD(name, Kind) FASTACT_ALL_TYPES(FASTACT_BACKWARD_OF, Kind)
-#define FASTACT_RECOMPUTE(name, Kind) FASTACT_ALL_TYPES(FASTACT_RECOMPUTE_OF, Kind)
 
 }  // namespace
 
@@ -278,7 +276,6 @@ extern const GateTable gate_table;
 const GateTable gate_table = {
     {FASTACT_GATE_KINDS(FASTACT_FORWARD)},
     {FASTACT_GATE_KINDS(FASTACT_BACKWARD)},
-    {FASTACT_GATE_KINDS(FASTACT_RECOMPUTE)},
 };
 
 FASTACT_END_NAMESPACE

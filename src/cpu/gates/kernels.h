@@ -47,8 +47,8 @@ constexpr int64_t kGateStep = 32;
 // input or disjoint from all of them.
 struct GateTable {
   GateKernel forward[kGateKinds][kDTypes][2][2];  // [adds a recurrent projection][saves gates]
-  GateKernel backward[kGateKinds][kDTypes];
-  GateKernel recompute[kGateKinds][kDTypes][2];  // [adds a recurrent projection]
+  // [0]: of saved gates; else they are made anew, [2] with a recurrent projection.
+  GateKernel backward[kGateKinds][kDTypes][3];
 };
 
 }  // namespace fastact

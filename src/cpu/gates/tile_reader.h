@@ -41,8 +41,8 @@ class GateTiles {
   // `made`, until the next one.
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     const bool converts = g.converting && columns % kGateStep == 0, moves = g.moves && !converts;
-    if (g.batch.count) {
-      const int64_t length = g.batch.length[g.batch.count - 1];
+    if (g.rows.count) {
+      const int64_t length = g.rows.length[g.rows.count - 1];
       n = std::min(n, length - row % length);
     }
     if (moves || (converts && g.backward))
@@ -55,10 +55,10 @@ class GateTiles {
       rows.step[index] = moves ? columns : 0;
       rows.made[index] = reinterpret_cast<float*>(buffers[index]);
       if (!s.data) continue;
-      at[index] = s.data + g.offset(s, row) + column * s.column;
+      at[index] = s.data + g.rows.offset(s.array, row) + column * s.column;
       if (converts || is_direct(index)) {
         rows.data[index] = at[index];
-        rows.step[index] = g.row_step(s) / g.elements.item;
+        rows.step[index] = g.row_step(s) / g.item;
       } else if (!is_gate_output(g.backward, index)) {
         load(index, n, columns);
       }
@@ -90,16 +90,14 @@ class GateTiles {
   void load(int index, int64_t n, int64_t columns) {
     const GateOperand& s = g.operands[index];
     for (int64_t row = 0; row < n; ++row)
-      read_strided(*g.kernels, g.elements.dtype, g.elements.compute_dtype,
-                   at[index] + row * g.row_step(s), s.column, columns,
-                   buffers[index] + row * columns * g.elements.compute_item);
+      read_strided(*g.kernels, g.dtype, g.compute_dtype, at[index] + row * g.row_step(s), s.column,
+                   columns, buffers[index] + row * columns * g.compute_item);
   }
 
   void store(int index, int64_t n, int64_t columns) {
     const GateOperand& s = g.operands[index];
     for (int64_t row = 0; row < n; ++row)
-      write_strided(*g.kernels, g.elements.dtype,
-                    buffers[index] + row * columns * g.elements.compute_item,
+      write_strided(*g.kernels, g.dtype, buffers[index] + row * columns * g.compute_item,
                     at[index] + row * g.row_step(s), s.column, columns, g.accumulate);
   }
 
@@ -108,21 +106,19 @@ class GateTiles {
     if (column == bias_column && columns == bias_columns && times <= bias_times) return;
     bias_column = column, bias_columns = columns, bias_times = times;
     for (int k = 0; k < g.biases; ++k) {
-      const GateBias& b = g.bias[k];
-      const bool is_double = g.elements.compute_dtype == kF64;
+      const bool is_double = g.compute_dtype == kF64;
       int found = 0;
-      for (int i = 0; i < 2; ++i) {
-        if (!b.data[i]) continue;
+      for (const ChannelArray& b : g.bias[k]) {
+        if (!b.data) continue;
         char* to = found++ ? stage : bias[k];
-        read_strided(*g.kernels, b.dtype[i], g.elements.compute_dtype,
-                     b.data[i] + column * b.stride[i], b.stride[i], columns, to);
+        read_strided(*g.kernels, b.dtype, g.compute_dtype, b.data + column * b.stride, b.stride,
+                     columns, to);
         if (to == stage) g.kernels->plus[is_double](bias[k], stage, bias[k], columns);
       }
       if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);
       if (!found && !is_double) std::fill_n(reinterpret_cast<float*>(bias[k]), columns, -0.0f);
       for (int64_t i = 1; i < times; ++i)
-        memcpy(bias[k] + i * columns * g.elements.compute_item, bias[k],
-               columns * g.elements.compute_item);
+        memcpy(bias[k] + i * columns * g.compute_item, bias[k], columns * g.compute_item);
     }
   }
 

@@ -66,9 +66,9 @@ struct Rows : RowPass {
     if (!q.has_codes) return;
     for (int64_t i = 0; i < count; ++i) {
       for_elements(first + i, [&](const char* from, int64_t n) {
-        char* const at = reader.stored(Quantize::kCodes);
-        q.kernels->encode[is_double](from, n, scale[i], q.format, at ? at : codes);
-        if (!at) reader.scatter(Quantize::kCodes, codes);
+        char* const at = reader.stored_target(Quantize::kCodes, codes);
+        q.kernels->encode[is_double](from, n, scale[i], q.format, at);
+        reader.finish_stored(Quantize::kCodes, at, codes);
       });
     }
   }

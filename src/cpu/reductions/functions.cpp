@@ -72,9 +72,9 @@ struct Squares : BlockSource {
 };
 
 void prepare(SquareGrad* square, const KernelTable& table, const SquareCall& call) {
-  const int dtype = call.x.dtype;
+  const int dtype = call.x.dtype, dtypes[] = {dtype, dtype};
   const Operand arrays[] = {call.x, call.grad};
-  plan_operands(&square->operands, table.convert, dtype, 2, arrays, SquareGrad::kX, -1, true);
+  plan_operands(&square->operands, table.convert, 2, arrays, dtypes, SquareGrad::kX, -1, true);
   Reducer* r = square;
   set_accumulator(r, table.reduce, kSquare, dtype);
   r->terms.size = square->operands.size();

@@ -59,28 +59,15 @@ struct Neighbours {
       const auto of_pair = [&](C a, C b, int64_t k) FASTACT_INLINED {
         return turned(a, b, cos[k], there * sin[k], back * sin[k]);
       };
-      if constexpr (std::is_same_v<T, bf16>) {
-        // A pair is a word, whose halves are the upper halves of two floats.
-        alignas(64) uint32_t words[kInRegisters];
-        memcpy(words, of_x + 2 * i, m * sizeof(uint32_t));
+      Wide<T, 2 * kInRegisters> wide, narrowed;
+      const C* x = wide.read(of_x + 2 * i, 2 * m);
+      C* const out = narrowed.to(to + 2 * i);
 #pragma omp simd
-        for (int64_t k = 0; k < m; ++k) {
-          const float a = bit_cast<float>(words[k] << 16);
-          const Turned<C> made = of_pair(a, bit_cast<float>(words[k] & 0xffff0000u), k);
-          words[k] = narrow<bf16>(made.a).bits | uint32_t(narrow<bf16>(made.b).bits) << 16;
-        }
-        memcpy(to + 2 * i, words, m * sizeof(uint32_t));
-      } else {
-        Wide<T, 2 * kInRegisters> wide, narrowed;
-        const C* x = wide.read(of_x + 2 * i, 2 * m);
-        C* const out = narrowed.to(to + 2 * i);
-#pragma omp simd
-        for (int64_t k = 0; k < m; ++k) {
-          const Turned<C> made = of_pair(x[2 * k], x[2 * k + 1], k);
-          out[2 * k] = made.a, out[2 * k + 1] = made.b;
-        }
-        narrowed.finish(to + 2 * i, 2 * m);
+      for (int64_t k = 0; k < m; ++k) {
+        const Turned<C> made = of_pair(x[2 * k], x[2 * k + 1], k);
+        out[2 * k] = made.a, out[2 * k + 1] = made.b;
       }
+      narrowed.finish(to + 2 * i, 2 * m);
     });
   }
 };

@@ -193,33 +193,30 @@ void prepare(Rotary* rotary, const KernelTable* table, const RotaryCall& call) {
 bool has_valid_positions(const RotaryCall& call) {
   const ArrayArgument& positions = call.data[Data::kPositions];
   if (is_empty(positions)) return true;
-  Axes axes;
+  OperandAxes axes;
   for (int i = 0; i < positions.ndim; ++i) {
     const int64_t step = byte_stride(positions, i, item_size(positions.dtype));
-    if (step != 0) axes.append(positions.shape[i], step, 0);  // else they repeat
+    const bool repeats = step == 0 || positions.shape[i] == 1;
+    if (!repeats) axes.append({positions.shape[i], {step}, 0}, 1);
   }
-  const int64_t rows = call.data[Data::kCos].shape[0], step = last_stride(axes);
   bool are_valid = true;
-  for_spans(axes, 0, axes.size, [&](int64_t first, int64_t, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t number = integer_at(positions.dtype, positions.data + first + i * step);
-      are_valid &= number >= 0 && number < rows;
-    }
-  });
+  for (int64_t i = 0; i < axes.size; ++i) {
+    const int64_t number = integer_at(positions.dtype, positions.data + axes.offset(0, i));
+    are_valid &= number >= 0 && number < call.data[Data::kCos].shape[0];
+  }
   return are_valid;
 }
 
 void rotary_partition(const Rotary* rotary, int64_t index, int64_t partitions) {
   const StridedOperands& s = rotary->operands;
-  const int64_t columns = s.columns.size, end = begin_of_part(s.size(), index + 1, partitions);
   with_frame<Pairs>(*rotary, [&](Pairs& pairs) {
-    for (int64_t first = begin_of_part(s.size(), index, partitions); first < end;) {
-      const int64_t row = first / columns, column = first % columns;
-      const int64_t n = std::min(columns - column, end - first);
-      const int64_t rows = n < columns ? 1 : rows_at_once(*rotary, row, (end - first) / columns);
-      pairs.turn(row, rows, column, n);
-      first += rows * n;
-    }
+    for_rows(s.size(), s.columns.size, index, partitions,
+             [&](int64_t row, int64_t rows, int64_t column, int64_t n) {
+               for (int64_t end = row + rows; row < end; row += rows) {
+                 rows = rows_at_once(*rotary, row, end - row);
+                 pairs.turn(row, rows, column, n);
+               }
+             });
     if (rotary->bypasses_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
   });
 }

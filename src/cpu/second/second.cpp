@@ -6,6 +6,7 @@
 
 #include "cpu/core/native_function.h"
 #include "cpu/core/row_pass.h"
+#include "cpu/core/tensor_iterator.h"
 #include "cpu/reductions/kernels.h"
 #include "cpu/softmax/kernels.h"
 
@@ -41,7 +42,8 @@ struct SecondRows : RowPass {
       : RowPass(j.operands), job(j), is_wide(s.compute_dtype == kF64), row(j.row) {
     char one[sizeof(double)];
     store_as(s.compute_dtype, one, 1.0);
-    if (!s.data[Data::kWeight]) s.kernels->fill[is_wide](one, read[3], kPiece);
+    const int64_t item = s.compute_item;
+    if (!s.data[Data::kWeight]) move_elements(item, read[3], item, one, 0, kPiece);
   }
 
   // Has the operands of n elements at hand, to which the reader went.

@@ -1,8 +1,11 @@
 // The serial loops of simd/convert_kernels.h.
 #include "cpu/simd/convert_kernels.h"
 
-#include "cpu/simd/nontemporal.h"
 #include "cpu/simd/vector.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -76,12 +79,49 @@ void plus(const char* from, const char* other, char* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] + z[i];
 }
 
-template <class T>
-void fill(const char* from, char* to, int64_t n) {
-  const T x = *pointer<T>(from);
-  T* y = pointer<T>(to);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = x;
+// Stores that bypass the caches. An ordinary store first reads the cache line that it writes to.
+// For an array that will have left the cache before it is read again, that is half of all the
+// traffic for nothing. Such a result is computed into a buffer that stays in the first-level cache,
+// and the buffer is then stored in whole cache lines.
+//
+// Vectors as wide as the instruction set has them: the one instruction of this kind that GCC 12 has
+// no other word for.
+#if defined(__AVX512F__)
+typedef __m512i Streamed;
+void stream(char* to, Streamed v) { _mm512_stream_si512(reinterpret_cast<Streamed*>(to), v); }
+#elif defined(__AVX__)
+typedef __m256i Streamed;
+void stream(char* to, Streamed v) { _mm256_stream_si256(reinterpret_cast<Streamed*>(to), v); }
+#elif defined(__SSE2__)
+typedef __m128i Streamed;
+void stream(char* to, Streamed v) { _mm_stream_si128(reinterpret_cast<Streamed*>(to), v); }
+#endif
+
+// to OUT, a cache line at its beginning, = from IN.
+void stream_line(const char* from, char* to) {
+#if defined(__SSE2__)
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kCacheLine; k += int64_t(sizeof(Streamed))) {
+    Streamed v;
+    memcpy(&v, from + k, sizeof v);
+    stream(to + k, v);
+  }
+#else
+  memcpy(to, from, kCacheLine);
+#endif
+}
+
+// to OUT (bytes) = from IN (bytes). Whoever lets others read it has to fence first: these stores
+// are not ordered with any that follow.
+void store_nontemporal(const char* from, char* to, int64_t bytes) {
+  int64_t done = 0;
+  const int64_t head = int64_t(-reinterpret_cast<uintptr_t>(to) % kCacheLine);
+  if (head + kCacheLine <= bytes) {
+    memcpy(to, from, head);
+    for (done = head; done + kCacheLine <= bytes; done += kCacheLine)
+      stream_line(from + done, to + done);
+  }
+  memcpy(to + done, from + done, bytes - done);
 }
 
 }  // namespace
@@ -96,7 +136,6 @@ const ConvertKernels convert_kernels = {
     round_all,
     {add<float>, add<double>},
     {plus<float>, plus<double>},
-    {fill<float>, fill<double>},
     store_nontemporal,
 };
 

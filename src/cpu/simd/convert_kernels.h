@@ -34,10 +34,7 @@ struct ConvertKernels {
   // y OUT (n) = x IN (n) + other IN (n), of float or of double; any of them may be one array.
   void (*plus[2])(const char* x, const char* other, char* y, int64_t n);
 
-  // y OUT (n) = the one number at x IN, of float or of double.
-  void (*fill[2])(const char* x, char* y, int64_t n);
-
-  // to OUT (bytes) = from IN (bytes), past the caches (simd/nontemporal.h).
+  // to OUT (bytes) = from IN (bytes), past the caches (convert_kernels.cpp).
   void (*stream)(const char* from, char* to, int64_t bytes);
 };
 

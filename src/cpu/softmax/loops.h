@@ -39,8 +39,8 @@ FASTACT_HD void prefetch_lines(const char* at) {
 // nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
 // several can't be mixed (FASTACT_MIXED).
 //
-// Of next.at[0] the first one of `parts` is prefetched; the rest by whoever adds up y.
-template <int parts = 1, class T, class F>
+// Meanwhile `next` is prefetched.
+template <class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
   constexpr int kStep = kStepOf<T>, kMixed = 4 * kStep;
   const auto over = [&](int64_t first, auto count, T* __restrict to) FASTACT_INLINED {
@@ -56,8 +56,7 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
   const char *const first_next = next.at[0], *const second_next = next.at[1];
   int64_t i = 0;
   for (; i + kMixed <= whole; i += kMixed) {
-    if (first_next)
-      prefetch_lines<kMixed * sizeof(T) / parts, 3>(first_next + i * next.item / parts);
+    if (first_next) prefetch_lines<kMixed * sizeof(T), 3>(first_next + i * next.item);
     if (second_next) prefetch_lines<kMixed * sizeof(T), 2>(second_next + i * next.item);
     over(i, mixed, y + i);
   }
@@ -120,17 +119,12 @@ struct Terms {
   }
 };
 
-// The sum of n exponentials. half: the second half of as many elements that are read next, of
-// `item` bytes, prefetched meanwhile (each<2> took the first); null: nothing.
+// The sum of n exponentials.
 template <class T>
-FASTACT_HD double sum_of_exponentials(const T* a, int64_t n, const char* half = nullptr,
-                                      int64_t item = 0) {
+FASTACT_HD double sum_of_exponentials(const T* a, int64_t n) {
   LaneSum<T> sum = {};
   int64_t i = 0;
-  for (; i + sum.kAtOnce <= n; i += sum.kAtOnce) {
-    if (half) prefetch_lines<sum.kAtOnce * sizeof(T) / 2, 3>(half + i * item / 2);
-    sum.add(a + i);
-  }
+  for (; i + sum.kAtOnce <= n; i += sum.kAtOnce) sum.add(a + i);
   return sum.end(a, i, n, Terms<T>{});
 }
 

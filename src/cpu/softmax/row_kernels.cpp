@@ -171,16 +171,14 @@ FASTACT_MIXED void block(BlockRows z, int64_t m, int64_t n, const NextRows& next
     if constexpr (apart)
       sums[j].begin(at, n, max[j], term, next.of(j));
     else
-      each<2>(made(j), n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j));
+      each(made(j), n, [=](int64_t i) FASTACT_INLINED { return term(at[i]); }, next.of(j));
   }
   for (int64_t j = 0; j < m; ++j) {
     if (!is_near(max[j])) continue;
     if constexpr (apart) {
       sums[j].end(n, stats, j);
     } else {
-      const NextChunk then = next.of(j);
-      const char* const half = then.at[0] ? then.at[0] + n * then.item / 2 : nullptr;
-      stats->rest[j] = sum_of_exponentials(made(j), n, half, then.item), stats->ones[j] = 0.0;
+      stats->rest[j] = sum_of_exponentials(made(j), n), stats->ones[j] = 0.0;
     }
   }
 }

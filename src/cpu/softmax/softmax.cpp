@@ -290,17 +290,15 @@ void logsumexp_backward(const SoftmaxCall& call, const KernelTable* kernels) noe
 }
 
 // dsink OUT = total IN, or += of it.
-void round_sink(const SinkCall& call, const KernelTable*) noexcept {
-  const auto element = [](const ArrayArgument& a, int64_t index) {
-    char* at = a.data;
-    for (int i = a.ndim; i-- > 0; index /= a.shape[i])
-      at += index % a.shape[i] * byte_stride(a, i, item_size(a.dtype));
-    return at;
-  };
-  for (int64_t i = 0; i < size_of(call.total); ++i) {
-    char* const to = element(call.dsink, i);
-    const double was = call.accumulate ? number_at(call.dsink.dtype, to) : 0.0;
-    store_as(call.dsink.dtype, to, was + number_at(kF64, element(call.total, i)));
+void round_sink(const SinkCall& call, const KernelTable* kernels) noexcept {
+  if (is_empty(call.dsink)) return;
+  StridedOperands s;
+  const ArrayArgument arrays[] = {call.dsink, call.total};
+  plan_rows(&s, kernels->convert, 2, arrays, nullptr);  // all axes are columns
+  for (int64_t i = 0; i < s.columns.size; ++i) {
+    char* const to = s.data[0] + s.columns.offset(0, i);
+    const double was = call.accumulate ? number_at(s.dtypes[0], to) : 0.0;
+    store_as(s.dtypes[0], to, was + number_at(kF64, s.data[1] + s.columns.offset(1, i)));
   }
 }
 

@@ -243,15 +243,17 @@ struct RowBlocks : RowPass {
     return lies && !reader.bypasses(k) ? stored(k, b) : in_buffer(buffer, b.m);
   }
 
-  // visit(offset in a buffer, elements) of the parts of a block of rows that the reader takes at
-  // once, to which it goes.
+  // visit(offset in a buffer, elements) of the parts of a block that the reader takes at once, to
+  // which it goes: of a band some rows, of a tile some elements of all rows.
   template <class Visit>
   void for_parts(const RowsBlock& b, Visit visit) {
-    const int64_t most = std::max<int64_t>(kPiece / b.n, 1);
-    for (int64_t j = 0, n; j < b.m; j += n) {
-      n = std::min(most, b.m - j);
-      reader.go(b.row + j, b.column, n * b.n);
-      visit(j * row_bytes, n * b.n);
+    const int64_t lines = by_tiles ? b.n : b.m, length = by_tiles ? b.m : b.n;
+    const int64_t most = std::max<int64_t>(kPiece / length, 1);
+    for (int64_t i = 0, n; i < lines; i += n) {
+      n = std::min(most, lines - i);
+      by_tiles ? reader.go_to_tile(b.row, b.m, b.column + i, n)
+               : reader.go(b.row + i, b.column, n * length);
+      visit(i * length * s.compute_item, n * length);
     }
   }
 
@@ -259,9 +261,7 @@ struct RowBlocks : RowPass {
   BlockRows load(int k, const RowsBlock& b, char* buffer) {
     if (is_stored) return stored(k, b);
     const BlockRows found = rows_at(k, b, buffer);
-    if (by_tiles)
-      reader.load_tile(k, b.row, b.m, b.column, b.n, buffer);
-    else if (found.at == buffer)
+    if (found.at == buffer)
       for_parts(b, [&](int64_t offset, int64_t n) {
         const char* from = reader.load(k, buffer + offset);
         if (from != buffer + offset) memcpy(buffer + offset, from, n * s.compute_item);
@@ -272,25 +272,14 @@ struct RowBlocks : RowPass {
   // Gives z of operand `x`, which the mask follows where there is one, as `load` does.
   BlockRows z(int x, const RowsBlock& b, char* buffer) {
     if (is_plain(job)) return load(x, b, buffer);
-    if (by_tiles) {
-      reader.load_tile(x, b.row, b.m, b.column, b.n, buffer);
-      if (job.cap != 0.0) cap(buffer, b.n * b.m, buffer);
-      for (int64_t i = 0; i < b.n; ++i) {
-        char* const to = buffer + i * b.m * s.compute_item;
-        if (job.mask_kind == 1) reader.load_stored_tile(x + 1, b.row, b.m, b.column + i, 1, mask);
-        if (job.mask_kind == 2) reader.load_tile(x + 1, b.row, b.m, b.column + i, 1, mask);
-        kernels.prepare[job.mask_kind](to, mask, job.scale, to, b.m);
-      }
-    } else {
-      for_parts(b, [&](int64_t offset, int64_t n) {
-        char* const to = buffer + offset;
-        const char *from = reader.load(x, to), *added = nullptr;
-        if (job.cap != 0.0) cap(from, n, to), from = to;
-        if (job.mask_kind == 1) added = reader.load_stored(x + 1, mask);
-        if (job.mask_kind == 2) added = reader.load(x + 1, mask);
-        kernels.prepare[job.mask_kind](from, added, job.scale, to, n);
-      });
-    }
+    for_parts(b, [&](int64_t offset, int64_t n) {
+      char* const to = buffer + offset;
+      const char *from = reader.load(x, to), *added = nullptr;
+      if (job.cap != 0.0) cap(from, n, to), from = to;
+      if (job.mask_kind == 1) added = reader.load_stored(x + 1, mask);
+      if (job.mask_kind == 2) added = reader.load(x + 1, mask);
+      kernels.prepare[job.mask_kind](from, added, job.scale, to, n);
+    });
     apply_pivots(x, b, in_buffer(buffer, b.m));
     return in_buffer(buffer, b.m);
   }
@@ -303,11 +292,8 @@ struct RowBlocks : RowPass {
   }
   void finish(int k, const RowsBlock& b, BlockRows made, const char* buffer) {
     if (made.at != buffer) return;
-    if (by_tiles)
-      reader.store_tile(k, b.row, b.m, b.column, b.n, buffer, job.accumulate);
-    else
-      for_parts(b,
-                [&](int64_t offset, int64_t) { reader.store(k, buffer + offset, job.accumulate); });
+    for_parts(b,
+              [&](int64_t offset, int64_t) { reader.store(k, buffer + offset, job.accumulate); });
   }
 
   // Finds what comes after a block of m rows, of up to two operands; nothing if all of it stays in

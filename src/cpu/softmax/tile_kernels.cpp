@@ -2,10 +2,16 @@
 // row after the other.
 #include <type_traits>
 
+#include "cpu/reductions/kernels.h"
 #include "cpu/softmax/loops.h"
 
 FASTACT_BEGIN_NAMESPACE
+
+extern const ReduceTable reduce_table;
+
 namespace {
+
+static_assert(kSoftmaxLanes == kLanes);
 
 // The elements of a tile of T, in the compute type: element i of each of its rows, where they lie
 // or converted.
@@ -40,13 +46,7 @@ struct TileLanes {
   double* of(int64_t i) { return lanes + i % kSoftmaxLanes * width; }
   // Lanes from `used` on are zero, which changes nothing that it is added to.
   const double* fold() {
-    for (int64_t half = kSoftmaxLanes / 2; half > 0; half /= 2)
-      for (int64_t lane = 0; lane < half && half + lane < used; ++lane) {
-        double* to = lanes + lane * width;
-        const double* from = lanes + (half + lane) * width;
-#pragma omp simd
-        for (int64_t j = 0; j < width; ++j) to[j] += from[j];
-      }
+    reduce_table.fold(lanes, used, width);
     return lanes;
   }
 };

@@ -59,8 +59,9 @@ void write_channels(const BatchNorm& norm, const double* from, const ArrayArgume
 template <class Call>
 void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3],
              const Call& call, char* scratch) {
-  plan_operands(&norm->operands, table->convert, call.x.dtype, BatchNorm::kOut + 1, arrays,
-                BatchNorm::kX, call.axis, arrays[BatchNorm::kDy].data);
+  const int dtype = call.x.dtype, dtypes[] = {dtype, dtype, dtype};
+  plan_operands(&norm->operands, table->convert, 3, arrays, dtypes, BatchNorm::kX, call.axis,
+                arrays[BatchNorm::kDy].data);
   const StridedOperands& s = norm->operands;
   const int64_t c = call.x.shape[call.axis];
   norm->table = table;
