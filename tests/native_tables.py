@@ -80,7 +80,8 @@ class DeviceBlock(Block):
     def scratch(size: int) -> View | None:
         if size == 0:
             return None
-        return _cpu.Memory(View.bytes(size, (devices.EMULATED, 0)), _emulated()[1]).view()
+        model = View.on_device(np.empty(size, np.uint8), (devices.EMULATED, 0))
+        return _cpu.Memory(model, _emulated()[1]).view()
 
 
 @cache

@@ -168,9 +168,11 @@ def test_classes_of_the_binding():
     undeclared._watch_autocast()
     refused("an op that was not declared can't be called", undeclared, np.ones(3))
     with pytest.raises(AttributeError):
-        undeclared._take_fast_path("relu", 0, ())
+        undeclared._take_fast_path(0, 0, ())
     with pytest.raises(OverflowError):
-        fa.relu._take_fast_path("relu", 5, (1.0,) * 5)
+        fa.relu._take_fast_path(0, 5, (1.0,) * 5)
+    which = len(_cpu.ACTIVATIONS)
+    refused("from 0 to", fa.relu._take_fast_path, which, 0, (), error=ValueError)
 
 
 def test_thread_counts_that_are_none():

@@ -123,7 +123,6 @@ def test_views_refuse_one_more():
         lambda v: v.broadcast_to((3, 4)),
         lambda v: v.of_dtype(7),
         lambda v: v.of_dtype(-1),
-        lambda v: View.bytes(-1, (1, 0)),
         lambda v: View.from_numpy(np.zeros(1, np.uint8)).repeats(v),
     ],
 )

@@ -364,7 +364,7 @@ class Call:
     def _temporary(self, view: View, memory: Any) -> View:
         self.scratch.append((view, memory))
         if self._draft is not None:
-            self._draft.workspace(view)
+            self._draft.output(view, None)
         return view
 
     def result(self, out: Any, made: Any) -> Any:

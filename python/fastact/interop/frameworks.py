@@ -144,7 +144,8 @@ class _Exchange(Framework):
     def scratch(self, nbytes: int, like: Any, place: Place) -> tuple[View, Any]:
         if place.device[0] == CPU:
             return super().scratch(nbytes, like, place)
-        memory = _cpu.Memory(View.bytes(nbytes, place.device), self.api)
+        model = View.on_device(np.empty(nbytes, np.uint8), place.device)
+        memory = _cpu.Memory(model, self.api)
         return memory.view(), memory
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:

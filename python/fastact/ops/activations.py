@@ -122,8 +122,8 @@ class Activation(Quantizes, Elementwise[P, R]):
         native = [choices[n][str(v)] for n, v in parameters.items() if n in choices]
         numbers = tuple(v for v in parameters.values() if not isinstance(v, str))
         fast = native[0] if native else self.name
-        self._take_fast_path(fast, len(parameters), numbers)
         self._which = _cpu.ACTIVATIONS.index(fast)
+        self._take_fast_path(self._which, len(parameters), numbers)
         twice = self.entry_point("backward.backward")
         vars(twice)["backward"] = partial(no_third, self._where("backward.backward"))
 

@@ -5,8 +5,8 @@
 # from anyone else. One way leads out for foreign frameworks: a DLPack tensor with its own memory.
 
 # The dtypes that are computed, and those that a View has besides: of masks and of indices.
-DTYPE_NAMES = names_of(kDTypeNames, kDTypes)
 VIEW_DTYPE_NAMES = names_of(kDTypeNames, kViewDTypes)
+DTYPE_NAMES = VIEW_DTYPE_NAMES[:kDTypes]
 
 # NumPy's numbers of the dtypes from kF16 to kBool; bfloat16's is -1 until an array of it was seen.
 cdef int[5] numpy_types = [NPY_HALF, -1, cnp.NPY_FLOAT, cnp.NPY_DOUBLE, cnp.NPY_BOOL]
@@ -56,31 +56,34 @@ cdef inline bint read_numpy(cnp.ndarray a, ArrayArgument* to) noexcept:
     to.data, to.ndim = <char*>cnp.PyArray_DATA(a), cnp.PyArray_NDIM(a)
     to.shape, to.stride_unit = <const int64_t*>cnp.PyArray_DIMS(a), 1
     to.strides = NULL
-    if not PyArray_IS_C_CONTIGUOUS(a):
+    if not cnp.PyArray_IS_C_CONTIGUOUS(a):
         to.strides = <const int64_t*>cnp.PyArray_STRIDES(a)
     to.device_type, to.device = kDLCPU, 0
     to.is_readonly = not cnp.PyArray_ISWRITEABLE(a)
-    return to.dtype >= 0 and PyArray_ISNOTSWAPPED(a)
+    return to.dtype >= 0 and cnp.PyArray_ISNOTSWAPPED(a)
+
+
+cdef inline bint is_contiguous(const ArrayArgument* a, int64_t step) noexcept:
+    """Whether an array lies in C order without gaps; step: of its last axis, as in `strides`."""
+    cdef bint contiguous = True
+    cdef int i
+    for i in range(a.ndim - 1, -1, -1):
+        contiguous &= a.shape[i] == 1 or a.strides[i] == step
+        step *= a.shape[i]
+    return contiguous
 
 
 cdef inline bint read_dlpack(const DLTensor* tensor, ArrayArgument* to) noexcept:
     """Describe a tensor of which `problem_of` says nothing; False: no kernel reads it."""
     cdef DLDevice device = plain(tensor.device)
-    cdef int64_t expected = 1
-    cdef bint contiguous = True
-    cdef int i
     to.dtype = dtype_of_dlpack(tensor.dtype)
     to.data, to.ndim = <char*>tensor.data + tensor.byte_offset, tensor.ndim
     to.shape, to.strides = tensor.shape, tensor.strides
     to.stride_unit = (tensor.dtype.bits * tensor.dtype.lanes + 7) // 8
     to.device_type, to.device = device.device_type, device.device_id
     to.is_readonly = False
-    if to.strides is not NULL:
-        for i in range(to.ndim - 1, -1, -1):
-            contiguous &= to.shape[i] == 1 or to.strides[i] == expected
-            expected *= to.shape[i]
-        if contiguous:
-            to.strides = NULL
+    if to.strides is not NULL and is_contiguous(to, 1):
+        to.strides = NULL
     return to.dtype >= 0
 
 
@@ -130,7 +133,7 @@ cdef class View:
     cdef int64_t strides_[kMaxAxes]
     cdef readonly str dtype_name
     cdef readonly int64_t itemsize
-    cdef readonly object owner
+    cdef object owner
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
 
@@ -183,18 +186,6 @@ cdef class View:
         """Memory of a device that an array of NumPy's describes, and that nobody reads by it."""
         cdef View view = View.from_numpy(a)
         view.array.device_type, view.array.device = device
-        return view
-
-    @staticmethod
-    def bytes(int64_t count, tuple device not None):
-        """A model for `count` bytes on a device."""
-        cdef View view = View.__new__(View)
-        cdef ArrayArgument a
-        memset(&a, 0, sizeof(a))
-        a.dtype, a.ndim, a.shape = -1, 1, &count
-        a.device_type, a.device = device
-        view.hold(&a, 1, "uint8")
-        check_lengths(view)
         return view
 
     cdef View shown(self, shape, strides, int64_t offset=0):
@@ -325,12 +316,9 @@ cdef class View:
     @staticmethod
     def from_exchange(tensor, api_capsule):
         """Borrow a tensor through its type's C exchange API."""
-        cdef DLPackExchangeAPI* api = exchange_api(api_capsule)
         cdef DLTensor borrowed
         cdef View view = View.__new__(View)
-        if api.version.major != 1 or api.borrow is NULL:
-            raise BufferError("its C exchange API lends no tensors")
-        api.borrow(<void*>tensor, &borrowed)
+        exchange_api(api_capsule).borrow(<void*>tensor, &borrowed)
         view.owner = tensor
         view.take(&borrowed)
         return view

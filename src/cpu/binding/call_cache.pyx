@@ -40,9 +40,6 @@ cdef enum:
     RECORDING_RUNS = 3
     CONSTANT = -1     # in the place of a buffer index
 
-# In the place of what the framework made: memory for the time of a call.
-cdef object WORKSPACE = object()
-
 # Values in the place of a plan, for keys that were seen once, or that can have none.
 cdef object SEEN = "seen once"
 cdef object NEVER = "never"
@@ -83,10 +80,10 @@ cdef class PlanDraft:
     cdef bint[MAX_ARRAYS] claimed
     cdef bint begun, refused
     cdef dict numbers            # by a View of all of its memory, of an array or MAX_ARRAYS + made
-    cdef list made               # (View, what the framework made of it)
+    cdef list made               # (View, what the framework made of it; None: a workspace)
     cdef list written            # indexes of arrays of the key
     cdef bint[MAX_BUFFERS] filled  # by the steps, in their order
-    cdef list steps              # (NativeLoop or None, NativeCalls, their workspaces or None)
+    cdef list steps              # (NativeCall or NativeLoop, its calls, workspaces of these)
     cdef list seen               # (array of an output, the same as another dtype, this dtype)
 
     def __cinit__(self):
@@ -104,7 +101,7 @@ cdef class PlanDraft:
         self.written.append(index)
 
     def output(self, View view not None, made):
-        """New memory for a result, and what the framework's array will be made of."""
+        """New memory, and what the framework's array will be made of; None: a workspace."""
         self.numbers[whole_of(view)] = MAX_ARRAYS + len(self.made)
         self.made.append((view, made))
 
@@ -114,17 +111,13 @@ cdef class PlanDraft:
             if other is made:
                 self.made[k] = (view, array)
 
-    def workspace(self, View view not None):
-        """Memory for the time of the call."""
-        self.output(view, WORKSPACE)
-
     def constant(self, View view not None):
         """A number that stands for an array: the view holds its own memory, which nobody writes."""
         self.numbers[whole_of(view)] = CONSTANT
 
     def native(self, NativeCall call not None, View workspace):
         """A call of a native function, and the scratch memory that it is given."""
-        self.steps.append((None, [call], [workspace]))
+        self.steps.append((call, [call], [workspace]))
 
     def loop(self, NativeLoop loop not None):
         """Calls for many parts, each with a workspace."""
@@ -166,7 +159,6 @@ cdef class PlanDraft:
         """The plan, once the call is done."""
         cdef CallPlan plan = CallPlan.__new__(CallPlan)
         cdef View view
-        cdef int64_t scratch = 0
         cdef int k
         if self.refused or not self.begun:
             raise Unrecorded("the call refused, or stated nothing")
@@ -183,25 +175,24 @@ cdef class PlanDraft:
             raise Unrecorded("more arrays than a plan holds")
         plan.made = []
         for k, (view, array) in enumerate(self.made):
-            if array is WORKSPACE:
+            if array is None:
                 plan.made.append(None)
-                plan.scratch_at[k] = scratch
-                scratch += size_of(view.array) * view.itemsize + SCRATCH_STEP - 1
-                scratch -= scratch % SCRATCH_STEP
-                plan.scratch = View.bytes(scratch, view.device)
+                plan.scratch_at[k] = plan.scratch
+                plan.scratch += size_of(view.array) * view.itemsize + SCRATCH_STEP - 1
+                plan.scratch -= plan.scratch % SCRATCH_STEP
             else:
                 plan.made.append(without_gaps(view))
-                plan.is_permuted[k] = is_permuted(view)
                 plan.is_number[k] = view.array.ndim == 0 and not cnp.PyArray_Check(array)
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
         plan.steps, plan.blocks = [], b""
-        for loop, given, workspaces in self.steps:
-            calls = []
-            for call, workspace in zip(given, workspaces):
-                calls.append(self.native_call(plan, call, workspace))
-            plan.steps.append(calls[0] if loop is None else (<NativeLoop>loop).of_calls(calls))
+        for step, calls, workspaces in self.steps:
+            for call, workspace in zip(calls, workspaces):
+                self.take_over(plan, call, workspace)
+            if type(step) is NativeLoop:
+                (<NativeLoop>step).workspaces = None
+            plan.steps.append(step)
         for k in range(plan.arrays + plan.count):
             if k >= plan.arrays and plan.made[k - plan.arrays] is None:
                 continue
@@ -212,25 +203,25 @@ cdef class PlanDraft:
             record_launches(plan, self.key)
         return plan
 
-    cdef NativeCall native_call(self, CallPlan plan, NativeCall given, View workspace):
-        """The call without memory, except where a view is a constant."""
-        cdef NativeCall own = given.copy()
+    cdef int take_over(self, CallPlan plan, NativeCall call, View workspace) except -1:
+        """Leave the call without memory, except where a view is a constant."""
         cdef View view
         cdef int k
-        own.views, own.begin = [], len(plan.blocks)
-        self.follow(given)
-        for k, view in enumerate(given.views):
+        if call.is_recorded:
+            raise Unrecorded("a call that was stated twice")
+        self.follow(call)
+        call.begin, call.is_recorded = len(plan.blocks), True
+        for k, view in enumerate(call.views):
             if view is not None and not self.is_constant(view):
-                self.note(plan, own.begin + own.address_of(k), view)
-                view = view.without_memory()
-                own.array(k)[0] = view.array
-            own.views.append(view)
+                self.note(plan, call.begin + call.address_of(k), view)
+                call.views[k] = view = view.without_memory()
+                call.array(k)[0] = view.array
         if workspace is not None:  # whose address stands first
-            self.note(plan, own.begin, workspace)
-        plan.blocks += own.copied_block()
+            self.note(plan, call.begin, workspace)
+        plan.blocks += call.copied_block()
         if len(plan.blocks) > sizeof(uint64_t) * MAX_WORDS_OF_CALLS:
             raise Unrecorded("larger calls than a plan holds")
-        return own
+        return 0
 
     cdef int note(self, CallPlan plan, int64_t place, View view) except -1:
         """Note an address that each run puts in."""
@@ -266,6 +257,8 @@ cdef class PlanDraft:
         """A buffer index, [a number or None], a tuple of parts, [a part, the dtype as which it is
         seen], or [a type, its fields, parts]."""
         cdef int k
+        if result is None or type(result) in (int, float):
+            return [result]
         for k in range(self.key.arrays):
             if result is <object>self.key.array[k]:
                 return k
@@ -275,27 +268,25 @@ cdef class PlanDraft:
         for array, seen, dtype in self.seen:
             if result is seen:
                 return [self.part_of_result(array), dtype]
+        values = []
         if type(result) is tuple:
-            return self.parts_of_result(result)
-        if result is None or type(result) in (int, float):
-            return [result]
+            for part in <tuple>result:
+                values.append(self.part_of_result(part))
+            return tuple(values)
         fields = result_types.get(type(result))
         if fields is None:
             raise Unrecorded("a result of a type that plans do not hold")
-        values = []
         for name in fields:
-            values.append(getattr(result, name))
-        return [type(result), fields, self.parts_of_result(tuple(values))]
-
-    cdef tuple parts_of_result(self, tuple result):
-        cdef list found = []
-        for part in result:
-            found.append(self.part_of_result(part))
-        return tuple(found)
+            values.append(self.part_of_result(getattr(result, name)))
+        return [type(result), fields, tuple(values)]
 
 
 cdef View without_gaps(View made):
-    """A model of an output, which plans can make again: axes in any order, without gaps."""
+    """A model of an output, which plans can make again: axes in any order, without gaps.
+
+    Where that is C's order, its description has no strides.
+    """
+    cdef View model = made.without_memory()
     cdef int64_t[kMaxAxes] order
     cdef int64_t step = made.itemsize
     cdef int i
@@ -306,18 +297,9 @@ cdef View without_gaps(View made):
         step *= made.shape_[order[i]]
     if step == 0:
         raise Unrecorded("an empty output")
-    return made.without_memory()
-
-
-cdef bint is_permuted(View made) noexcept:
-    """Whether an output without gaps has another order of axes than C's."""
-    cdef int64_t step = made.itemsize
-    cdef int i
-    for i in range(made.array.ndim - 1, -1, -1):
-        if made.shape_[i] != 1 and made.strides_[i] != step:
-            return True
-        step *= made.shape_[i]
-    return False
+    if is_contiguous(&model.array, model.itemsize):
+        model.array.strides = NULL
+    return model
 
 
 def begin_call():
@@ -385,11 +367,10 @@ cdef class CallPlan:
     cdef int arrays, count, writes  # count: of outputs and workspaces
     cdef tuple fixed                # NumPy scalars among the arrays: the plan is for their values
     cdef int[MAX_ARRAYS] written    # buffer indices
-    cdef View scratch               # a model for the workspaces together; None: there are none
+    cdef int64_t scratch            # bytes of the workspaces together
     cdef int64_t[MAX_BUFFERS] scratch_at  # where each of them begins
     cdef list made                  # a model of each output; None: a workspace
-    cdef bint[MAX_BUFFERS] is_permuted  # axes of the output are in another order than C's
-    cdef bint[MAX_BUFFERS] is_number  # the caller gets a NumPy scalar, not an array
+    cdef bint[MAX_BUFFERS] is_number  # NumPy's caller gets a scalar, not an array
     cdef object result              # PlanDraft.part_of_result
     cdef list steps                 # NativeCall or NativeLoop, without memory
     cdef bytes blocks               # of these calls, of which each run has a copy
@@ -456,7 +437,8 @@ cdef class CallPlan:
             if type(step) is NativeCall:
                 (<NativeCall>step).go(<Block*>(memory + (<NativeCall>step).begin), stream)
             else:
-                (<NativeLoop>step).go(memory + (<NativeLoop>step).begin, stream)
+                first = <NativeCall>(<NativeLoop>step).calls[0]
+                (<NativeLoop>step).go(memory + first.begin, stream)
         return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
@@ -513,65 +495,52 @@ cdef class Buffers:
 
     cdef PyObject* arrays[MAX_BUFFERS]  # the outputs, as the caller gets them; NULL: not yet
     cdef double numbers[MAX_BUFFERS]    # the memory of outputs that are NumPy's numbers
-    cdef DLManagedTensorVersioned* owned[MAX_BUFFERS]  # a framework's outputs; a device's scratch
     cdef void* scratch
-    cdef DLPackExchangeAPI* api
+    cdef DLManagedTensorVersioned* scratch_on_device
     cdef int count
 
     cdef int make(self, CallPlan plan, const CallKey* key, char** data) except -1:
+        cdef DLManagedTensorVersioned* tensor
+        cdef ArrayArgument scratch
         cdef View model
         cdef char* base = NULL
         cdef int k
-        if key.kind is not NULL:
-            self.api = key.kind.api
-        self.count = plan.count + 1
-        if plan.scratch is not None and is_on_cpu(key):
-            self.scratch = base = <char*>malloc(plan.scratch.shape_[0])
+        self.count = plan.count
+        if plan.scratch and is_on_cpu(key):
+            self.scratch = base = <char*>malloc(plan.scratch)
             if base is NULL:
                 raise MemoryError
-        elif plan.scratch is not None:
-            base = self.own(plan.count, &plan.scratch.array, False)
+        elif plan.scratch:
+            memset(&scratch, 0, sizeof(scratch))
+            scratch.dtype, scratch.ndim, scratch.shape = -1, 1, &plan.scratch
+            scratch.device_type, scratch.device = key.device.device_type, key.device.device_id
+            self.scratch_on_device = new_tensor(key.kind.api, &scratch)
+            base = data_of(self.scratch_on_device)
         for k in range(plan.count):
             model = plan.made[k]
             if model is None:
                 data[k] = base + plan.scratch_at[k]
             elif key.kind is not NULL:
-                data[k] = self.own(k, &model.array, plan.is_permuted[k])
-            elif plan.is_number[k] and model.array.dtype != kBF16:  # whose numbers need arrays
+                tensor = new_tensor(key.kind.api, &model.array)
+                data[k] = data_of(tensor)
+                self.keep(k, hand_over(tensor, key.kind.api))
+            elif plan.is_number[k]:
                 data[k] = <char*>&self.numbers[k]
             else:
                 array = cnp.PyArray_New(
                     cnp.ndarray, model.array.ndim, <cnp.npy_intp*>model.shape_,
-                    numpy_types[model.array.dtype],
-                    <cnp.npy_intp*>model.strides_ if plan.is_permuted[k] else NULL, NULL, 0, 0, None
+                    numpy_types[model.array.dtype], <cnp.npy_intp*>model.array.strides, NULL, 0, 0,
+                    None
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
         return 0
 
-    cdef char* own(self, int k, const ArrayArgument* like, bint is_permuted) except NULL:
-        cdef int64_t[kMaxAxes] order
-        if is_permuted:
-            axes_in_order(like[0], &order[0])
-        self.owned[k] = new_tensor(self.api, like, &order[0] if is_permuted else NULL)
-        return <char*>self.owned[k].dl_tensor.data + self.owned[k].dl_tensor.byte_offset
-
     cdef object give(self, CallPlan plan, int k):
-        cdef DLManagedTensorVersioned* tensor = self.owned[k]
         if self.arrays[k] is NULL:
-            if self.api is NULL:
-                dtype = cnp.PyArray_DescrFromType(numpy_types[(<View>plan.made[k]).array.dtype])
-                self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
-            else:
-                self.owned[k] = NULL
-                self.keep(k, hand_over(tensor, self.api))
-        array = <object>self.arrays[k]
-        if self.api is NULL and plan.is_number[k] and cnp.PyArray_Check(array):
-            number = cnp.PyArray_ToScalar(cnp.PyArray_DATA(array), array)
-            Py_XDECREF(self.arrays[k])
-            self.keep(k, number)
-            return number
-        return array
+            dtype = cnp.PyArray_DescrFromType(numpy_types[(<View>plan.made[k]).array.dtype])
+            self.keep(k, PyArray_Scalar(&self.numbers[k], dtype, None))
+        return <object>self.arrays[k]
 
     cdef void keep(self, int k, object array) noexcept:
         Py_INCREF(array)
@@ -581,12 +550,12 @@ cdef class Buffers:
         cdef int k
         for k in range(self.count):
             Py_XDECREF(self.arrays[k])
-            if self.owned[k] is not NULL:
-                self.owned[k].deleter(self.owned[k])
+        if self.scratch_on_device is not NULL:
+            self.scratch_on_device.deleter(self.scratch_on_device)
         free(self.scratch)
 
 
-cdef class CachedCall:
+cdef class CachedCall(FastPath):
     """An entry point of an op: its function of the Python layer behind the plans of its calls.
 
     The op itself is the entry point that calling it is.
@@ -598,8 +567,6 @@ cdef class CachedCall:
     cdef str attribute   # the name under which the op has this entry point
     cdef object recorder  # (args, kwargs) -> who records calls of that key; None: nobody does
     cdef dict plans
-    cdef bint casts      # under autocast the call may be one in another dtype
-    cdef FastPath fast   # which serves a call first; None: there is none
 
     def __init__(self, function, owner, str attribute, recorder=None):
         self.function, self.recorder = function, recorder
@@ -621,9 +588,8 @@ cdef class CachedCall:
         if (
             not call_cache_enabled or current_draft() is not NULL
             or not make_key(&key, args, kwargs, self.recorder is not None)
+            or self.casts and key.kind is not NULL and may_cast(key.kind)
         ):
-            return self.function(*args, **kwargs)
-        if self.casts and key.kind is not NULL and may_cast(key.kind):
             return self.function(*args, **kwargs)
         words = PyBytes_FromStringAndSize(<char*>key.words, key.count * sizeof(uint64_t))
         plan = self.plans.get(words)
@@ -677,22 +643,21 @@ cdef class CachedCall:
         self.plans[words] = plan
         return 0
 
-    def _take_fast_path(self, str native, int parameters, tuple numbers not None):
+    def _take_fast_path(self, int which, int parameters, tuple numbers not None):
         """Let calls of an activation, and of its `forward` and `backward`, take the fast path.
 
-        native: with the defaults. parameters: how many; numbers: those that are no strings.
+        which: with the defaults. parameters: how many; numbers: those that are no strings.
         """
-        cdef FastPath fast
         cdef CachedCall point
+        if not 0 <= which < kActivations:
+            refuse(f"activations have numbers from 0 to {kActivations - 1}, got {which}")
         for i, point in enumerate((self, self.forward, self.backward)):
             if point is None:
                 raise TypeError("fastact._cpu: an op that was not declared has no fast path")
-            fast = FastPath.__new__(FastPath)
-            fast.which, fast.parameters = ACTIVATIONS.index(native), parameters
-            fast.inputs, fast.gives_saved = 1 + (i == 2), i == 1
-            fast.saves_value = native in SAVE_VALUE
-            convert_parameters(&fast.defaults, numbers)
-            point.fast = fast
+            convert_parameters(&point.defaults, numbers)
+            point.which, point.parameters = which, parameters
+            point.inputs, point.gives_saved = 1 + (i == 2), i == 1
+            point.saves_value = kActivationSavesValue[which]
 
     def _watch_autocast(self):
         """Under autocast leave calls of the op, though not of its entry points, to Python."""
@@ -711,7 +676,7 @@ cdef tuple with_values(bytes words, const CallKey* key, tuple fixed):
     cdef int k
     values = []
     for k in fixed:
-        values.append(PyBytes_FromStringAndSize(key.data[k], extent(key, k)))
+        values.append(PyBytes_FromStringAndSize(key.data[k], key.high[k] - key.low[k]))
     return words, *values
 
 
@@ -726,9 +691,9 @@ cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
     cdef dict named = NO_NAMES
     if kwargs is not NULL:
         named = dict(<dict>kwargs) if is_shared else <dict>kwargs
-    if entry.fast is not None and call_cache_enabled:
+    if entry.inputs and call_cache_enabled:
         refuse_current_draft()
-        result = entry.fast.serve(args, named, entry.casts)
+        result = entry.serve(args, named)
         if result is not NotImplemented:
             return result
     return entry.enter(args, named)

@@ -24,7 +24,7 @@ cdef enum:
 
 
 cdef struct CallKey:
-    int count
+    Py_ssize_t count
     int arrays
     int ops
     bint may_record, records  # gradients
@@ -39,9 +39,9 @@ cdef struct CallKey:
 
 
 cdef inline bint put(CallKey* key, uint64_t word) noexcept:
-    if key.count == MAX_WORDS:
-        return False
-    key.words[key.count] = word
+    """Add a word; True. A key that has counted more words than it holds is none in the end."""
+    if key.count < MAX_WORDS:
+        key.words[key.count] = word
     key.count += 1
     return True
 
@@ -74,21 +74,18 @@ cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t fla
     for same in range(key.arrays + 1):
         if same == key.arrays or key.data[same] == a.data:
             break
-    if not put(
+    put(
         key, IS_ARRAY | a.dtype << 4 | a.ndim << 8 | same << 16 | (a.strides is not NULL) << 24
         | <uint64_t>(not a.is_readonly) << WRITABLE_BIT | flags
-    ):
-        return False
+    )
     for i in range(a.ndim):
-        if not put(key, <uint64_t>a.shape[i]):
-            return False
+        put(key, <uint64_t>a.shape[i])
     if a.strides is NULL:
         high = (size - 1) * item
     else:
         for i in range(a.ndim):
             step = a.strides[i] * a.stride_unit
-            if not put(key, <uint64_t>step):
-                return False
+            put(key, <uint64_t>step)
             if step < 0:
                 low += step * (a.shape[i] - 1)
             else:
@@ -102,14 +99,16 @@ cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t fla
     return True
 
 
-cdef inline size_t extent(const CallKey* key, int k) noexcept:
-    """From an array's first byte to past its last."""
-    return key.high[k] - key.low[k]
+# The classes of NumPy's numbers by dtype; those of bfloat16 are in no key.
+cdef PyTypeObject* scalar_types[4]
+scalar_types[:] = [&PyHalfArrType_Type, NULL, &PyFloatArrType_Type, &PyDoubleArrType_Type]
 
 
-cdef bint put_scalar(CallKey* key, object x, char* data, int dtype) noexcept:
+cdef bint put_scalar(CallKey* key, object x, int dtype) noexcept:
     """Enter a NumPy scalar: as an array; beside tensors as a value, its dtype with IS_FLOAT."""
     cdef ArrayArgument a
+    # The numbers of all these dtypes lie there.
+    cdef char* data = <char*>&(<PyDoubleScalarObject*>x).obval
     cdef uint64_t word = 0
     if key.kind is NULL:
         memset(&a, 0, sizeof(a))
@@ -132,8 +131,7 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     records = records_gradient(x, kind)
     if (
         key.arrays and (key.kind is NULL or key.kind.api is not kind.api)
-        or records and kind.records_gradients is NULL
-        or is_negated(x, kind) or not read_tensor(x, kind, &a)
+        or records and kind.records_gradients is NULL or not read_tensor(x, kind, &a)
     ):
         return False
     key.records |= records and key.may_record
@@ -143,10 +141,8 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     if key.arrays == 0:
         key.kind = kind
         key.device = device
-        if not put(key, <intptr_t>kind) or not put(
-            key, <uint64_t>device.device_type << 32 | <uint32_t>device.device_id
-        ):
-            return False
+        put(key, <intptr_t>kind)
+        put(key, <uint64_t>device.device_type << 32 | <uint32_t>device.device_id)
     flags = <uint64_t>records << RECORDS_BIT
     if device.device_type != kDLCPU:
         flags |= residue(a.data) << RESIDUE_BIT
@@ -166,13 +162,11 @@ cdef bint put_text(CallKey* key, str text) except -1:
         letters = PyUnicode_AsUTF8AndSize(text, &size)
     except UnicodeEncodeError:  # it holds half of a character
         return False
-    if not put(key, IS_TEXT | <uint64_t>size << 8):
-        return False
+    put(key, IS_TEXT | <uint64_t>size << 8)
     for done in range(0, size, sizeof(word)):
         word = 0
         memcpy(&word, letters + done, min(<Py_ssize_t>sizeof(word), size - done))
-        if not put(key, word):
-            return False
+        put(key, word)
     return True
 
 
@@ -197,8 +191,8 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
     cdef double number
     cdef uint64_t word
     cdef long long integer
-    cdef int overflow = 0
-    if PyArray_CheckExact(value):
+    cdef int overflow = 0, dtype
+    if cnp.PyArray_CheckExact(value):
         return key.kind is NULL and read_numpy(value, &a) and put_array(key, value, &a, 0)
     kind = tensor_type_known(Py_TYPE(value))
     if kind is not NULL:
@@ -213,8 +207,9 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         memcpy(&word, &number, sizeof(word))
         return put(key, IS_FLOAT) and put(key, word)
     if PyTuple_CheckExact(value):
-        if depth == 2 or not put(key, IS_TUPLE | <uint64_t>len(<tuple>value) << 8):
+        if depth == 2:
             return False
+        put(key, IS_TUPLE | <uint64_t>len(<tuple>value) << 8)
         for inside in <tuple>value:
             if not put_value(key, inside, depth + 1):
                 return False
@@ -225,12 +220,9 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
         key.op[key.ops] = <PyObject*>value
         key.ops += 1
         return put(key, IS_OP) and put(key, <intptr_t><PyObject*>value)
-    if Py_TYPE(value) is &PyHalfArrType_Type:
-        return put_scalar(key, value, <char*>&(<PyHalfScalarObject*>value).obval, kF16)
-    if Py_TYPE(value) is &PyFloatArrType_Type:
-        return put_scalar(key, value, <char*>&(<PyFloatScalarObject*>value).obval, kF32)
-    if Py_TYPE(value) is &PyDoubleArrType_Type:
-        return put_scalar(key, value, <char*>&(<PyDoubleScalarObject*>value).obval, kF64)
+    for dtype in range(kF16, kF64 + 1):
+        if Py_TYPE(value) is scalar_types[dtype]:
+            return put_scalar(key, value, dtype)
     return False
 
 
@@ -242,7 +234,7 @@ cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) excep
     key.count = key.arrays = key.ops = 0
     key.may_record, key.records = may_record, False
     key.kind = NULL
-    put(key, <uint64_t>thread_limit() << 32 | <uint32_t>isa_changes)
+    put(key, <uint64_t>get_thread_limit() << 32 | <uint32_t>isa_changes)
     for argument in args:
         if not put_value(key, argument, 0):
             return False
@@ -253,7 +245,7 @@ cdef bint make_key(CallKey* key, tuple args, dict kwargs, bint may_record) excep
                 return False
             if not put_text(key, <object>name) or not put_value(key, <object>value, 0):
                 return False
-    return key.arrays > 0
+    return key.arrays > 0 and key.count <= MAX_WORDS
 
 
 cdef bint is_on_cpu(const CallKey* key) noexcept:

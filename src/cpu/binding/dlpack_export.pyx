@@ -8,37 +8,24 @@
 
 cdef void set_error(void* context, const char* kind, const char* message) noexcept with gil:
     """How a framework tells why it could not allocate."""
-    (<list>context).append((kind.decode(), message.decode()))
-
-
-cdef DLManagedTensorVersioned* allocate_by(
-    DLPackExchangeAPI* api, DLTensor prototype
-) except NULL:
-    """A contiguous tensor from the framework itself."""
-    cdef DLManagedTensorVersioned* made = NULL
-    errors = []
-    if api.allocate(&prototype, &made, <void*>errors, set_error) or made is NULL:
-        reason = "; ".join(message for _, message in errors) or "the framework gave no memory"
-        raise MemoryError(f"fastact: {reason}")
-    return made
+    (<list>context).append(message.decode())
 
 
 cdef DLManagedTensorVersioned* new_tensor(
-    DLPackExchangeAPI* api, const ArrayArgument* like, const int64_t* order
+    DLPackExchangeAPI* api, const ArrayArgument* like
 ) except NULL:
-    """Make a tensor without gaps, of this shape, dtype and device.
-
-    order: its axes as they lie in memory, NULL for C order.
-    """
-    cdef int64_t[kMaxAxes] strides
-    cdef int64_t[kMaxAxes] inside
+    """Make a tensor without gaps, of this shape, dtype, device and order of axes."""
+    cdef int64_t[kMaxAxes] order, strides, inside
     cdef int64_t step = 1, bytes, axis
     cdef DLDevice device = DLDevice(like.device_type, like.device)
     cdef DLDataType type = dlpack_dtype(like.dtype)
-    cdef DLManagedTensorVersioned* made
+    cdef DLTensor prototype = DLTensor(NULL, device, like.ndim, type, &inside[0], NULL, 0)
+    cdef DLManagedTensorVersioned* made = NULL
     cdef int i
+    if like.strides is not NULL:
+        axes_in_order(like[0], order)
     for i in range(like.ndim - 1, -1, -1):
-        axis = i if order is NULL else order[i]
+        axis = i if like.strides is NULL else order[i]
         strides[axis] = step
         inside[i] = like.shape[axis]
         step *= max(like.shape[axis], 1)
@@ -47,14 +34,21 @@ cdef DLManagedTensorVersioned* new_tensor(
     if api is NULL or device.device_type == kDLCPU and bytes < kBigMemory:
         made = make_tensor(like.ndim, like.shape, strides, type)
     else:
-        made = allocate_by(api, DLTensor(NULL, device, like.ndim, type, &inside[0], NULL, 0))
+        errors = []
+        if api.allocate(&prototype, &made, <void*>errors, set_error) or made is NULL:
+            reason = "; ".join(errors) or "the framework gave no memory"
+            raise MemoryError(f"fastact: {reason}")
         if device.device_type == kDLCPU:
-            advise_huge_pages(<char*>made.dl_tensor.data + made.dl_tensor.byte_offset, bytes)
-        if order is not NULL:
+            advise_huge_pages(data_of(made), bytes)
+        if like.strides is not NULL:
             made = with_strides(made, like.ndim, like.shape, strides)
     if made is NULL:
         raise MemoryError
     return made
+
+
+cdef inline char* data_of(DLManagedTensorVersioned* tensor) noexcept:
+    return <char*>tensor.dl_tensor.data + tensor.dl_tensor.byte_offset
 
 
 cdef object hand_over(DLManagedTensorVersioned* tensor, DLPackExchangeAPI* api):
@@ -78,14 +72,11 @@ cdef void drop_capsule(object capsule) noexcept:
         old.deleter(old)
 
 
-cdef object capsule_of(DLManagedTensorVersioned* tensor, max_version):
-    if max_version is not None and max_version[0] >= 1:
-        return PyCapsule_New(tensor, "dltensor_versioned", drop_capsule)
-    return PyCapsule_New(unversioned(tensor), "dltensor", drop_capsule)
-
-
 cdef DLPackExchangeAPI* exchange_api(capsule) except NULL:
-    return <DLPackExchangeAPI*>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
+    api = <DLPackExchangeAPI*>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
+    if api.version.major != 1 or api.borrow is NULL:
+        raise BufferError("its C exchange API lends no tensors")
+    return api
 
 
 cdef void* stream_of(DLPackExchangeAPI* api, DLDevice device) except? NULL:
@@ -125,9 +116,6 @@ cdef DLManagedTensorVersioned* tensor_of(View view, kept) except NULL:
     return tensor
 
 
-cdef str HANDED_OVER = "this memory has been handed over already"
-
-
 cdef class Memory:
     """Memory that a framework takes over, once.
 
@@ -143,33 +131,32 @@ cdef class Memory:
 
     def __cinit__(self, View model not None, api_capsule=None, wait=None, kept=None):
         cdef DLPackExchangeAPI* api = NULL
-        cdef int64_t order[kMaxAxes]
         self.wait, self.device = wait, model.device
         if wait is not None:
             self.tensor = tensor_of(model, kept)
             return
         if api_capsule is not None:
             api = exchange_api(api_capsule)
-        axes_in_order(model.array, order)
-        self.tensor = new_tensor(api, &model.array, order)
+        self.tensor = new_tensor(api, &model.array)
 
     def __dealloc__(self):
         if self.tensor is not NULL:
             self.tensor.deleter(self.tensor)
 
-    cdef DLManagedTensorVersioned* release(self) except NULL:
+    cdef DLManagedTensorVersioned* held(self) except NULL:
         if self.tensor is NULL:
-            raise BufferError(HANDED_OVER)
-        tensor = self.tensor
+            raise BufferError("this memory has been handed over already")
+        return self.tensor
+
+    cdef DLManagedTensorVersioned* release(self) except NULL:
+        tensor = self.held()
         self.tensor = NULL
         return tensor
 
     def view(self):
         cdef View view = View.__new__(View)
-        if self.tensor is NULL:
-            raise BufferError(HANDED_OVER)
         view.owner = self
-        view.take(&self.tensor.dl_tensor)
+        view.take(&self.held().dl_tensor)
         return view
 
     def to_exchange(self, api_capsule):
@@ -182,4 +169,6 @@ cdef class Memory:
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if self.wait is not None and (stream is None or stream != -1):
             self.wait(stream)
-        return capsule_of(self.release(), max_version)
+        if max_version is not None and max_version[0] >= 1:
+            return PyCapsule_New(self.release(), "dltensor_versioned", drop_capsule)
+        return PyCapsule_New(unversioned(self.release()), "dltensor", drop_capsule)

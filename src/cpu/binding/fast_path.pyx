@@ -81,12 +81,9 @@ def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
     """
     global tensor_type_count
     cdef TensorType row
-    api = exchange_api(api_capsule)
-    if api.version.major != 1 or api.borrow is NULL:
-        return
     kept_alive.append((tensor_type, api_capsule, state))
     memset(&row, 0, sizeof(row))
-    row.type, row.api = <PyTypeObject*>tensor_type, api
+    row.type, row.api = <PyTypeObject*>tensor_type, exchange_api(api_capsule)
     row.has_gradients = hasattr(tensor_type, "requires_grad")
     row.has_negation = hasattr(tensor_type, "is_neg")
     if state is not None:
@@ -113,11 +110,6 @@ cdef bint records_gradient(object x, TensorType* kind) except -1:
     if not (kind.has_gradients and x.requires_grad):
         return False
     return kind.records_gradients is NULL or (<object>kind.records_gradients)()
-
-
-cdef bint is_negated(object x, TensorType* kind) except -1:
-    """Whether its memory holds the values with the other sign."""
-    return kind.has_negation and x.is_neg()
 
 
 # Questions to torch's libraries, so that an operation that somebody looks at goes by torch's
@@ -200,8 +192,13 @@ cdef bint same_device(DLDevice a, DLDevice b) noexcept:
 
 
 cdef bint read_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
-    """Describe a tensor as `read_dlpack` does; False: Python finds out why."""
+    """Describe a tensor as `read_dlpack` does; False: Python finds out why.
+
+    One of torch's may be negated: its memory holds the values with the other sign.
+    """
     cdef DLTensor tensor
+    if kind.has_negation and x.is_neg():
+        return False
     try:
         kind.api.borrow(<void*>x, &tensor)
     except (MemoryError, RecursionError):
@@ -215,14 +212,14 @@ cdef inline bint is_plain(object x, TensorType* kind, ArrayArgument* to) except 
     """Describe a contiguous array of a kind (NULL: NumPy's); False if it is anything else."""
     cdef TensorType* own = kind
     if kind is NULL:
-        if not PyArray_CheckExact(x) or not read_numpy(x, to):
+        if not cnp.PyArray_CheckExact(x) or not read_numpy(x, to):
             return False
     else:
         if Py_TYPE(x) is not kind.type:
             own = tensor_type_known(Py_TYPE(x))
         if (
             own is NULL or own.api is not kind.api or records_gradient(x, kind)
-            or is_negated(x, kind) or not read_tensor(x, kind, to)
+            or not read_tensor(x, kind, to)
         ):
             return False
     return to.strides is NULL and to.dtype < kDTypes and (
@@ -243,14 +240,15 @@ cdef inline bint is_alike(const ArrayArgument* a, const ArrayArgument* b) noexce
 
 
 cdef class FastPath:
-    """The fast path of one entry point of an activation, before its cached calls."""
+    """The fast path of an entry point, before its cached calls."""
 
-    cdef int which, inputs
+    cdef int which, inputs  # inputs: 0 where there is none, but of activations
     cdef Py_ssize_t parameters
     cdef bint gives_saved, saves_value  # `forward`
+    cdef bint casts                     # under autocast the call may be one in another dtype
     cdef ParameterValues defaults
 
-    cdef object serve(self, tuple args, dict kwargs, bint casts):
+    cdef object serve(self, tuple args, dict kwargs):
         """NotImplemented unless all is as the fast path knows it."""
         cdef Py_ssize_t given = len(args), understood = 0
         cdef PyObject* out = NULL
@@ -273,26 +271,27 @@ cdef class FastPath:
             return NotImplemented
         result = self.run(
             args, None if out is NULL else <object>out,
-            accumulate is not NULL and <object>accumulate is True, casts,
+            accumulate is not NULL and <object>accumulate is True,
         )
         if self.gives_saved and result is not NotImplemented:
             return result, (result if self.saves_value else args[0],)
         return result
 
-    cdef object run(self, tuple args, object out, bint accumulate, bint casts):
+    cdef object run(self, tuple args, object out, bint accumulate):
         cdef ArrayArgument[3] arrays
         cdef ArrayArgument* made = &arrays[self.inputs]
-        cdef DLManagedTensorVersioned* memory = NULL
+        cdef DLManagedTensorVersioned* memory
         cdef TensorType* kind = NULL
         cdef const FitDevice* fit
         cdef const DeviceCall* remote = NULL
         cdef DLDevice device
         cdef int64_t size, bytes
+        cdef bint is_new = out is None
         cdef int k
         first = args[0]
-        if not PyArray_CheckExact(first):
+        if not cnp.PyArray_CheckExact(first):
             kind = tensor_type_known(Py_TYPE(first))
-            if kind is NULL or is_for_dispatcher(kind) or (casts and may_cast(kind)):
+            if kind is NULL or is_for_dispatcher(kind) or (self.casts and may_cast(kind)):
                 return NotImplemented
         for k in range(self.inputs):
             if not is_plain(<object>PyTuple_GET_ITEM(args, k), kind, &arrays[k]) or (
@@ -309,7 +308,7 @@ cdef class FastPath:
         size = size_of(arrays[0])
         bytes = size * item_size(arrays[0].dtype)
         made[0] = arrays[0]
-        if out is not None:
+        if not is_new:
             if not is_plain(out, kind, made) or not is_alike(&arrays[0], made) or made.is_readonly:
                 return NotImplemented
             if self.gives_saved and not self.saves_value and made.data == arrays[0].data:
@@ -328,20 +327,14 @@ cdef class FastPath:
             self.compute(arrays, size, accumulate)
             return out[()] if made.ndim == 0 else out
         else:
-            memory = new_tensor(kind.api, made, NULL)
-            made.data = <char*>memory.dl_tensor.data + memory.dl_tensor.byte_offset
+            memory = new_tensor(kind.api, made)
+            made.data = data_of(memory)
+            out = hand_over(memory, kind.api)
         if remote is NULL:
             self.compute(arrays, size, accumulate)
         elif size > 0:
-            try:
-                self.queue(remote, kind, arrays, accumulate)
-            except BaseException:
-                if memory is not NULL:
-                    memory.deleter(memory)
-                raise
-        if memory is not NULL:
-            return hand_over(memory, kind.api)
-        if kind is not NULL:
+            self.queue(remote, kind, arrays, accumulate)
+        if kind is not NULL and not is_new:
             mark_written(kind, (out,))
         return out
 

@@ -119,7 +119,8 @@ cdef class NativeCall:
     """A call of a native function: its arrays and numbers, checked.
 
     `block` holds the struct. It points into the views, to shapes and strides, and into the texts. A
-    recorded call (call_cache.pyx) keeps these, and runs copies of the block with other addresses.
+    recorded call (call_cache.pyx) has views without memory, and runs copies of the block with other
+    addresses.
     """
 
     cdef const KnownFunction* function
@@ -131,26 +132,10 @@ cdef class NativeCall:
     cdef list texts
     cdef int dtype, device         # of the first array
     cdef bint is_small             # no array has more than kGrain elements
+    cdef bint is_recorded          # a plan has taken it over
 
     def __dealloc__(self):
         free(self.block)
-
-    cdef int allocate(self, const KnownFunction* function) except -1:
-        self.function = function
-        self.bytes = sizeof(Block) + (function.table.size + 15) // 16 * 16
-        self.block = <Block*>calloc(1, self.bytes)
-        if self.block is NULL:
-            raise MemoryError
-        return 0
-
-    cdef NativeCall copy(self):
-        """Copy the call, with the same views."""
-        cdef NativeCall other = NativeCall.__new__(NativeCall)
-        other.allocate(self.function)
-        memcpy(other.block, self.block, self.bytes)
-        other.remote, other.dtype, other.device = self.remote, self.dtype, self.device
-        other.views, other.texts, other.is_small = self.views, self.texts, self.is_small
-        return other
 
     cdef inline void* arguments(self) noexcept:
         return self.block + 1
@@ -183,7 +168,14 @@ cdef class NativeCall:
                     f"fastact._cpu: {text(table.name)} takes {', '.join(numbers)}, got {name}"
                 )
             k = number
-            self.put(k, value)
+            try:
+                self.convert(k, table.fields[k].kind, value)
+            except (TypeError, OverflowError, UnicodeError) as error:
+                raise (TypeError if isinstance(error, TypeError) else ValueError)(
+                    f"fastact._cpu: {text(table.name)}: {name} must be "
+                    f"{FIELD_VALUES[FIELD_KINDS[<int>table.fields[k].kind]]}, got "
+                    f"{repr(value)[:80]}"
+                )
             is_given |= <uint64_t>1 << k
         for k in range(table.count):
             if not (
@@ -193,17 +185,6 @@ cdef class NativeCall:
                 raise TypeError(
                     f"fastact._cpu: {text(table.name)} must be given {text(table.fields[k].name)}"
                 )
-        return 0
-
-    cdef int put(self, int k, value) except -1:
-        cdef const Field* field = &self.function.table.fields[k]
-        try:
-            self.convert(k, field.kind, value)
-        except (TypeError, OverflowError, UnicodeError) as error:
-            raise (TypeError if isinstance(error, TypeError) else ValueError)(
-                f"fastact._cpu: {text(self.function.table.name)}: {text(field.name)} must be "
-                f"{FIELD_VALUES[FIELD_KINDS[<int>field.kind]]}, got {repr(value)[:80]}"
-            )
         return 0
 
     cdef int convert(self, int k, FieldKind kind, value) except -1:
@@ -264,8 +245,8 @@ cdef class NativeCall:
         return 0
 
     cdef int check_made(self) except -1:
-        if self.block is NULL:
-            refuse("NativeCall: native_call makes one")
+        if self.block is NULL or self.is_recorded:
+            refuse("NativeCall: native_call makes one, which runs until a plan has taken it over")
         return 0
 
     def workspace_size(self):
@@ -380,7 +361,11 @@ def native_call(str name, dict arguments):
         raise ValueError(
             f"fastact._cpu: native functions are {', '.join(function_numbers)}, got {name}"
         )
-    call.allocate(&native_functions[<int>number])
+    call.function = &native_functions[<int>number]
+    call.bytes = sizeof(Block) + (call.function.table.size + 15) // 16 * 16
+    call.block = <Block*>calloc(1, call.bytes)
+    if call.block is NULL:
+        raise MemoryError
     call.fill(field_numbers[number], arguments)
     call.find_device()
     module = "fastact._cpu" if call.remote is NULL else "fastact._cuda"

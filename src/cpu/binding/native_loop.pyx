@@ -60,42 +60,40 @@ cdef void run_looped_partition(
 cdef class NativeLoop:
     """The calls of the first part, which are run for every part."""
 
-    cdef list calls, workspaces
+    cdef list calls, workspaces  # none of a recorded loop
     cdef int threads  # at most, as many as have scratch memory
     cdef bint is_free
-    cdef int64_t begin  # of its blocks in the memory of a recorded call
     cdef LoopedCalls looped
 
-    cdef int take(self, list calls) except -1:
-        """Note the calls, and where in them addresses stand."""
-        cdef NativeCall call
-        cdef int i = 0, k, n = 0
-        self.calls, self.is_free = calls, True
-        for call in calls:
-            if call is None or call.block is NULL or i == MAX_LOOPED:
-                refuse(f"native_loop: native_call makes its calls, at most {MAX_LOOPED}")
-            self.looped.begin[i] = self.looped.bytes
-            self.looped.run[i] = call.function.native.run_part
-            self.is_free &= call.remote is NULL and call.function.native.run_part is not NULL
-            for k in range(len(call.views)):
-                if call.views[k] is None:
-                    continue
-                if n == MAX_LOOPED:
-                    refuse(f"native_loop: calls must have at most {MAX_LOOPED} arrays")
-                self.looped.place[n] = self.looped.bytes + call.address_of(k)
-                n += 1
-            self.looped.bytes += call.bytes
-            i += 1
-        self.is_free &= self.looped.bytes <= <int64_t>sizeof(double) * LOOPED_WORDS
-        self.looped.calls, self.looped.arrays = i, n
+    cdef int add(self, NativeCall call, NativeCall second, NativeCall other) except -1:
+        """Note the next call, where in it addresses stand, and their distances to other parts."""
+        cdef LoopedCalls* looped = &self.looped
+        cdef int k, n = looped.arrays
+        if call is None or call.block is NULL or looped.calls == MAX_LOOPED:
+            refuse(f"native_loop: native_call makes its calls, at most {MAX_LOOPED}")
+        for part in (second, other):
+            if (
+                part is None or (<NativeCall>part).function is not call.function
+                or (<NativeCall>part).remote is not call.remote
+            ):
+                refuse("native_loop: all parts must have calls of the same functions")
+        looped.begin[looped.calls] = looped.bytes
+        looped.run[looped.calls] = call.function.native.run_part
+        self.is_free &= call.remote is NULL and call.function.native.run_part is not NULL
+        for k, (a, b, c) in enumerate(zip(call.views, second.views, other.views)):
+            if not (a is None) == (b is None) == (c is None):
+                refuse("native_loop: all parts must have the same arrays")
+            if a is None:
+                continue
+            if n == MAX_LOOPED:
+                refuse(f"native_loop: calls must have at most {MAX_LOOPED} arrays")
+            looped.place[n] = looped.bytes + call.address_of(k)
+            looped.step[n], looped.thread_step[n] = step_between(a, b), step_between(a, c)
+            check_reach(a, looped.step[n], looped.count, looped.thread_step[n], self.threads)
+            n += 1
+        looped.bytes += call.bytes
+        looped.calls, looped.arrays = looped.calls + 1, n
         return 0
-
-    cdef NativeLoop of_calls(self, list calls):
-        """Make this loop anew of copies of its calls."""
-        cdef NativeLoop other = NativeLoop.__new__(NativeLoop)
-        other.calls, other.begin, other.is_free = calls, (<NativeCall>calls[0]).begin, self.is_free
-        other.threads, other.looped = self.threads, self.looped
-        return other
 
     cdef int go(self, char* memory, void* stream) except -1:
         """Run it by these copies of the calls' blocks, whose addresses move."""
@@ -105,7 +103,7 @@ cdef class NativeLoop:
         run.kernels, run.memory = table, memory
         if self.is_free:
             with nogil:
-                run_partitions(min(self.threads, thread_limit()), run_looped_partition, &run)
+                run_partitions(min(self.threads, get_thread_limit()), run_looped_partition, &run)
             return 0
         for _part in range(run.count):
             for k in range(run.calls):
@@ -116,10 +114,11 @@ cdef class NativeLoop:
     def run(self, intptr_t stream):
         """stream: of a GPU, else 0."""
         cdef NativeCall call
-        if self.calls is None:
-            refuse("NativeLoop: native_loop makes one")
+        if self.workspaces is None:
+            refuse("NativeLoop: native_loop makes one, which runs until a plan has taken it over")
         blocks = bytearray()
         for call, workspace in zip(self.calls, self.workspaces):
+            call.check_made()
             call.take_workspace(workspace)
             blocks += call.copied_block()
         self.go(blocks, <void*>stream)
@@ -154,29 +153,11 @@ def native_loop(
     other: of the first part, by the second of so many threads; without one, `first`.
     """
     cdef NativeLoop loop = NativeLoop.__new__(NativeLoop)
-    cdef NativeCall a, b, c
-    cdef int i, k, n = 0
     if count < 2 or threads < 1 or not 0 < len(first) == len(second) == len(other):
         refuse("native_loop: there must be two parts and a thread, with as many calls each")
-    loop.threads, loop.looped.count = threads, count
-    calls, workspaces = zip(*first)
-    loop.workspaces = list(workspaces)
-    loop.take(list(calls))
-    for i in range(len(first)):
-        a, b, c = first[i][0], second[i][0], other[i][0]
-        for call in (b, c):
-            if (
-                call is None or (<NativeCall>call).function is not a.function
-                or (<NativeCall>call).remote is not a.remote
-            ):
-                refuse("native_loop: all parts must have calls of the same functions")
-        for k in range(len(a.views)):
-            if not (a.views[k] is None) == (b.views[k] is None) == (c.views[k] is None):
-                refuse("native_loop: all parts must have the same arrays")
-            if a.views[k] is not None:
-                step = step_between(a.views[k], b.views[k])
-                thread_step = step_between(a.views[k], c.views[k])
-                check_reach(a.views[k], step, count, thread_step, threads)
-                loop.looped.step[n], loop.looped.thread_step[n] = step, thread_step
-                n += 1
+    loop.threads, loop.looped.count, loop.is_free = threads, count, True
+    loop.calls, loop.workspaces = map(list, zip(*first))
+    for (a, _), (b, _), (c, _) in zip(first, second, other):
+        loop.add(a, b, c)
+    loop.is_free &= loop.looped.bytes <= <int64_t>sizeof(double) * LOOPED_WORDS
     return loop

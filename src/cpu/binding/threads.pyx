@@ -16,19 +16,6 @@ def set_local_threads(int n):
     return before
 
 
-def get_thread_limit():
-    return thread_limit()
-
-
-def set_back_off(int mode):
-    """Set when parallel regions are left out: BackOffMode of core/back_off.h."""
-    choose_back_off(mode)
-
-
-def get_back_off():
-    return back_off_mode()
-
-
 cdef struct Copy:
     char* to
     const char* origin
@@ -50,7 +37,7 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     cdef Copy job
     if (
         source.nbytes != destination.nbytes or not cnp.PyArray_ISWRITEABLE(destination)
-        or not PyArray_IS_C_CONTIGUOUS(source) or not PyArray_IS_C_CONTIGUOUS(destination)
+        or not cnp.PyArray_IS_C_CONTIGUOUS(source) or not cnp.PyArray_IS_C_CONTIGUOUS(destination)
     ):
         raise ValueError("copy: both arrays must be contiguous and of one size")
     job.to = <char*>cnp.PyArray_DATA(destination)
@@ -58,16 +45,6 @@ def copy(cnp.ndarray destination not None, cnp.ndarray source not None):
     job.size = source.nbytes
     with nogil:
         run_partitions(threads, copy_partition, &job)
-
-
-def bypass_caches_from(int64_t size):
-    """Set from how many bytes on rows are stored past the caches; return the size before."""
-    return c_bypass_caches_from(size)
-
-
-def after_fork_in_child():
-    """From now on every call is serial."""
-    become_forked()
 
 
 # The kernel tables that are built, by the names of their instruction sets, least capable first.

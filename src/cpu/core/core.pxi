@@ -55,8 +55,8 @@ cdef extern from "common/core/dlpack.h" namespace "fastact" nogil:
         int (*current_stream)(int32_t, int32_t, void**) except -1
 
 cdef extern from "cpu/core/back_off.h" namespace "fastact" nogil:
-    int back_off_mode() noexcept
-    void choose_back_off(int mode) noexcept
+    cpdef int get_back_off "fastact::back_off_mode" () noexcept
+    cpdef void set_back_off "fastact::choose_back_off" (int mode) noexcept
 
 cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     const int kOpenMP
@@ -64,7 +64,7 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     void*& current_draft() noexcept
     cpp_bool& inside_operator() noexcept
     void choose_process_threads(int) noexcept
-    void become_forked() noexcept
+    cpdef void after_fork_in_child "fastact::become_forked" () noexcept
     const char* compiler() noexcept
     cppclass Partitions:
         bint begin(int count) noexcept
@@ -81,7 +81,7 @@ cdef extern from "cpu/core/runtime.h" namespace "fastact" nogil:
     DLManagedTensor* unversioned(DLManagedTensorVersioned*) noexcept
 
 cdef extern from "cpu/core/threads.h" namespace "fastact" nogil:
-    int thread_limit() noexcept
+    cpdef int get_thread_limit "fastact::thread_limit" () noexcept
     int resolve_threads(int64_t elements) noexcept
     ctypedef void (*ParallelRegion)(int threads, Partitions* job) noexcept nogil
     ParallelRegion& parallel_region() noexcept
@@ -202,18 +202,11 @@ cdef extern from "common/core/device_table.h" namespace "fastact" nogil:
         void (*drop)(void*) noexcept
     const int kAlignedBits
 
-cdef extern from "cpu/reductions/kernels.h" namespace "fastact" nogil:
-    const int kTerms
-    const char* const kTermNames[1]
-    const int kPairs
-    const char* const kPairNames[1]
-
 cdef extern from "cpu/core/chunk_reader.h" namespace "fastact" nogil:
-    int64_t c_bypass_caches_from "fastact::bypass_caches_from" (int64_t size)
+    cpdef int64_t bypass_caches_from(int64_t size) noexcept
 
 cdef extern from "cpu/activations/kernels.h" namespace "fastact" nogil:
     const int kActivations
-    const char* const kActivationNames[1]
     const bint kActivationSavesValue[1]
 
     ctypedef void (*ElementwiseKernel)(char* const*, int64_t, const double*, int64_t) noexcept
@@ -249,7 +242,6 @@ cdef extern from "cpu/core/native_function.h" namespace "fastact" nogil:
         int64_t bytes
         const char* warnings[2]
         int warning_count
-        Execution()
 
     ctypedef struct NativeFunction:
         const CallTable* table
@@ -257,11 +249,7 @@ cdef extern from "cpu/core/native_function.h" namespace "fastact" nogil:
         void (*run)(const void*, Execution*) except + nogil
         RunPart run_part
 
-    cppclass NativeFunctions "std::vector<fastact::NativeFunction>":
-        size_t size() noexcept
-        const NativeFunction& operator[](size_t) noexcept
-
-    const NativeFunctions& list_native_functions "fastact::native_functions" () noexcept
+    const vector[NativeFunction]& list_native_functions "fastact::native_functions" () noexcept
 
 cdef extern from "cpu/core/tuning.h" namespace "fastact" nogil:
     const int64_t kBigMemory
