@@ -66,8 +66,9 @@ void add_norms(std::vector<NativeFunction>* functions) {
   functions->push_back(native_function<forward>(kNormForward));
   functions->push_back(native_function<backward, backward_workspace>(kNormBackward));
   functions->push_back(
-      native_function<batch_norm_forward, batch_forward_workspace>(kBatchNormForward));
-  functions->push_back(native_function<norm_apply, batch_forward_workspace>(kNormApply));
+      native_function<batch_norm_forward<false>, batch_forward_workspace>(kBatchNormForward));
+  functions->push_back(
+      native_function<batch_norm_forward<true>, batch_forward_workspace>(kNormApply));
   functions->push_back(
       native_function<batch_norm_backward, batch_backward_workspace>(kBatchNormBackward));
 }

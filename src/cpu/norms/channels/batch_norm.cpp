@@ -22,7 +22,7 @@ int64_t most_chunks(int64_t size) { return std::clamp<int64_t>(size / kLongCut, 
 // The bytes of BatchNorm's numbers. size: elements of x.
 int64_t batch_scratch(int64_t channels, int64_t size) {
   const int64_t numbers = 6 * channels + 2 * most_chunks(size) * channels;
-  return (numbers + kBatchCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
+  return (numbers + kCoefficients * (channels + kPiece)) * int64_t(sizeof(double)) + 64;
 }
 
 // An array with a number for each channel, along its only axis or along the channels', in the
@@ -55,47 +55,41 @@ void write_channels(const BatchNorm& norm, const double* from, const ArrayArgume
     store_sums(sums, first, std::min(kMostColumns, norm.channels - first), from + first, nullptr);
 }
 
-// Plans a call; arrays: kDy to kOut.
+// Finds the place of the channels' numbers, and plans a call, unless it is of no elements. arrays:
+// kDy to kOut.
 template <class Call>
 void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[3],
-             const Call& call, char* scratch) {
-  const int dtype = call.x.dtype, dtypes[] = {dtype, dtype, dtype};
-  plan_operands(&norm->operands, table->convert, 3, arrays, dtypes, BatchNorm::kX, call.axis,
-                arrays[BatchNorm::kDy].data);
-  const StridedOperands& s = norm->operands;
-  const int64_t c = call.x.shape[call.axis];
-  norm->table = table;
-  norm->axis = call.axis;
-  norm->parameters = call.parameters;
-  norm->is_identity = call.which == k_identity;
-  norm->is_training = call.is_training;
-  norm->accumulate = false;
-  norm->channels = c;
-  norm->count = s.size() / c;
+             ElementwiseKernel activation, const Call& call, char* scratch) {
+  StridedOperands& s = norm->operands;
+  const int64_t c = call.x.shape[call.axis], size = size_of(call.x), most = most_chunks(size);
   scratch += -reinterpret_cast<uintptr_t>(scratch) % 64;
   double* numbers = reinterpret_cast<double*>(scratch);
   for (double** each : {&norm->mean, &norm->rstd, &norm->weight, &norm->bias, &norm->sums})
     *each = numbers, numbers += c;
   norm->partial = numbers + c;  // behind both sums
-  norm->coefficients = reinterpret_cast<char*>(norm->partial + 2 * most_chunks(s.size()) * c);
-  norm->pitch = c + kPiece;
+  norm->table = table;
+  norm->axis = call.axis;
+  norm->channels = c;
+  s.is_channel_reversed = false;
+  if (size == 0) return;
+  const int dtype = call.x.dtype, dtypes[] = {dtype, dtype, dtype};
+  plan_operands(&s, table->convert, 3, arrays, dtypes, BatchNorm::kX, call.axis,
+                arrays[BatchNorm::kDy].data);
+  norm->coefficients = {reinterpret_cast<char*>(norm->partial + 2 * most * c), c + kPiece,
+                        s.compute_item == sizeof(double)};
+  norm->activation = activation;
+  norm->parameters = call.parameters;
+  norm->is_identity = call.which == k_identity;
+  norm->is_training = call.is_training;
+  norm->accumulate = false;
+  norm->count = size / c;
   read_channels(*norm, call.weight, 1.0, norm->weight);
   read_channels(*norm, call.bias, 0.0, norm->bias);
   norm->cuts = s.is_channel_outer ? ceil_div(s.columns.size, kLongCut) : 1;
   const int64_t outer = s.is_channel_outer ? s.rows.size / c : s.rows.size;
-  norm->chunks = std::min(most_chunks(s.size()), outer * norm->cuts);
+  norm->chunks = std::min(most, outer * norm->cuts);
   if (s.is_channel_outer)
     norm->chunks = std::clamp<int64_t>(norm->count / kShortChunk, 1, norm->chunks);
-}
-
-void prepare(BatchNorm* norm, const KernelTable* table, const BatchForward& call, char* scratch) {
-  prepare(norm, table, {Operand{}, call.x, call.y}, call, scratch);
-  norm->activation = table->elementwise->forward[call.which][norm->operands.compute_dtype];
-}
-void prepare(BatchNorm* norm, const KernelTable* table, const BatchBackward& call, char* scratch) {
-  prepare(norm, table, {call.dy, call.x, call.dx}, call, scratch);
-  norm->activation = table->elementwise->backward[call.which][norm->operands.compute_dtype][0];
-  norm->accumulate = call.accumulate;
 }
 
 // Plans the moments of x: of each channel the mean OUT and the variance OUT, by the array's order
@@ -142,23 +136,6 @@ void take_statistics(BatchNorm* norm, const ArrayArgument& mean, const ArrayArgu
   for (int64_t i = 0; i < norm->channels; ++i) norm->rstd[i] = 1 / std::sqrt(norm->rstd[i] + eps);
 }
 
-// Saves the mean and rstd of a batch without elements: the running statistics'; in training NaN, as
-// means of nothing are.
-void save_of_nothing(const KernelTable* table, const BatchForward& call, char* scratch) {
-  BatchNorm norm{};  // no more of it than reading and writing channels takes
-  norm.table = table;
-  norm.axis = call.axis;
-  norm.channels = call.x.shape[call.axis];
-  norm.mean = reinterpret_cast<double*>(scratch + -reinterpret_cast<uintptr_t>(scratch) % 64);
-  norm.rstd = norm.mean + norm.channels;
-  if (call.is_training)
-    std::fill_n(norm.mean, 2 * norm.channels, std::nan(""));
-  else
-    take_statistics(&norm, call.mean, call.spread, false, call.eps);
-  write_channels(norm, norm.mean, call.saved_mean, false);
-  write_channels(norm, norm.rstd, call.saved_rstd, false);
-}
-
 // Updates, after take_moments, running = (1 - momentum) running + momentum (mean, unbiased
 // variance).
 void update_running(const BatchNorm& norm, const BatchForward& call) {
@@ -175,33 +152,25 @@ void update_running(const BatchNorm& norm, const BatchForward& call) {
   update(call.spread, norm.sums, unbiased);
 }
 
-// Fills some coefficients, of the compute type.
+// Fills some coefficients by fill(row).
 template <class Fill>
 void fill_coefficients(const BatchNorm& norm, int begin, int end, Fill fill) {
-  const int64_t c = norm.channels, pitch = norm.pitch;
+  const int64_t c = norm.channels;
   const bool repeats = !norm.operands.is_channel_outer && c < kShortRow;
-  const auto fill_all = [&](auto* to) {
-    fill(to);
-    for (int k = begin; repeats && k < end; ++k)
-      for (int64_t i = c; i < pitch; ++i) to[k * pitch + i] = to[k * pitch + i - c];
-  };
-  if (norm.operands.compute_item == sizeof(float))
-    fill_all(reinterpret_cast<float*>(norm.coefficients));
-  else
-    fill_all(reinterpret_cast<double*>(norm.coefficients));
+  norm.coefficients.fill(begin, end, c, repeats ? norm.coefficients.pitch : c, fill);
 }
 
 // Sets the coefficients of all channels, once mean and rstd are set.
 void make_coefficients(const BatchNorm& norm) {
-  const int64_t pitch = norm.pitch;
-  fill_coefficients(norm, kHigh, kMeanP, [&](auto* to) {
-    using T = std::decay_t<decltype(*to)>;
+  fill_coefficients(norm, kHigh, kMeanP, [&](auto row) {
+    using T = std::decay_t<decltype(*row(0))>;
     for (int64_t i = 0; i < norm.channels; ++i) {
       const T high = T(norm.mean[i]);
-      to[kHigh * pitch + i] = high;
-      to[kLow * pitch + i] = std::isfinite(high) ? T(norm.mean[i] - double(high)) : T(0);
-      to[kScale * pitch + i] = T(norm.weight[i] * norm.rstd[i]);
-      to[kOffset * pitch + i] = T(norm.bias[i]);
+      row(kHigh)[i] = high;
+      row(kLow)[i] = std::isfinite(high) ? T(norm.mean[i] - double(high)) : T(0);
+      row(kScale)[i] = T(norm.weight[i] * norm.rstd[i]);
+      row(kOffset)[i] = T(norm.bias[i]);
+      row(kWeight)[i] = T(1);
     }
   });
 }
@@ -210,13 +179,12 @@ void make_coefficients(const BatchNorm& norm) {
 
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n) {
   if (!norm.is_training) return;
-  const int64_t pitch = norm.pitch;
   const double *sums = norm.sums, *products = sums + norm.channels, count = double(norm.count);
-  fill_coefficients(norm, kMeanP, kBatchCoefficients, [&](auto* to) {
-    using T = std::decay_t<decltype(*to)>;
+  fill_coefficients(norm, kMeanP, kCoefficients, [&](auto row) {
+    using T = std::decay_t<decltype(*row(0))>;
     for (int64_t i = first; i < first + n; ++i) {
-      to[kMeanP * pitch + i] = T(sums[i] / count);
-      to[kSlope * pitch + i] = T(products[i] * (norm.rstd[i] / count));
+      row(kMeanP)[i] = T(sums[i] / count);
+      row(kSlope)[i] = T(products[i] * (norm.rstd[i] / count));
     }
   });
 }
@@ -245,11 +213,6 @@ int64_t check_scratch(const CallTable& table, const Call& call, const Execution&
   return needed;
 }
 
-void apply(const BatchNorm& norm, int threads) {
-  make_coefficients(norm);
-  run_partitions(threads, batch_norm_forward_partition, &norm);
-}
-
 }  // namespace
 
 // With many threads these share the moments.
@@ -261,41 +224,37 @@ int64_t batch_forward_workspace(const BatchForward& call, const KernelTable* ker
   return needed + workspace_size(&moments);
 }
 
+template <bool is_rstd>
 void batch_norm_forward(const BatchForward& call, Execution* execution) {
-  const int64_t needed = check_scratch(kBatchNormForward, call, *execution);
+  const KernelTable* const kernels = execution->kernels;
+  const int64_t needed = check_scratch(is_rstd ? kNormApply : kBatchNormForward, call, *execution);
   const int64_t size = size_of(call.x);
   const int threads = resolve_threads(size);
-  if (size == 0) {
-    if (call.x.shape[call.axis] > 0)
-      save_of_nothing(execution->kernels, call, execution->workspace);
-    return;
-  }
   BatchNorm norm;
-  prepare(&norm, execution->kernels, call, execution->workspace);
-  if (call.is_training) {
+  prepare(&norm, kernels, {Operand{}, call.x, call.y},
+          kernels->elementwise->forward[call.which][compute_dtype(call.x.dtype)], call,
+          execution->workspace);
+  if (!call.is_training) {
+    take_statistics(&norm, call.mean, call.spread, is_rstd, call.eps);
+  } else if (size == 0) {
+    std::fill_n(norm.mean, 2 * norm.channels, std::nan(""));  // and rstd: means of nothing
+  } else {
     Reducer moments;
-    prepare_moments(&moments, execution->kernels, call, norm.mean, norm.sums);
+    prepare_moments(&moments, kernels, call, norm.mean, norm.sums);
     run_reduction(&moments, reduce_partition, execution->workspace + needed,
                   execution->bytes - needed, threads);
     take_moments(&norm, call.eps);
-  } else {
-    take_statistics(&norm, call.mean, call.spread, false, call.eps);
   }
-  apply(norm, threads);
+  if (size > 0) {
+    make_coefficients(norm);
+    run_partitions(threads, batch_norm_forward_partition, &norm);
+  }
   write_channels(norm, norm.mean, call.saved_mean, false);
   write_channels(norm, norm.rstd, call.saved_rstd, false);
-  if (call.is_training) update_running(norm, call);
+  if (call.is_training && size > 0) update_running(norm, call);
 }
-
-void norm_apply(const BatchForward& call, Execution* execution) {
-  check_scratch(kNormApply, call, *execution);
-  const int64_t size = size_of(call.x);
-  if (size == 0) return;
-  BatchNorm norm;
-  prepare(&norm, execution->kernels, call, execution->workspace);
-  take_statistics(&norm, call.mean, call.spread, true, 0);
-  apply(norm, resolve_threads(size));
-}
+template void batch_norm_forward<false>(const BatchForward& call, Execution* execution);
+template void batch_norm_forward<true>(const BatchForward& call, Execution* execution);
 
 int64_t batch_backward_workspace(const BatchBackward& call, const KernelTable*) {
   return batch_scratch(call.x.shape[call.axis], size_of(call.x));
@@ -311,7 +270,11 @@ void batch_norm_backward(const BatchBackward& call, Execution* execution) {
   }
   const int threads = resolve_threads(size_of(call.x));
   BatchNorm norm;
-  prepare(&norm, execution->kernels, call, execution->workspace);
+  const int dtype = compute_dtype(call.x.dtype);
+  prepare(&norm, execution->kernels, {call.dy, call.x, call.dx},
+          execution->kernels->elementwise->backward[call.which][dtype][0], call,
+          execution->workspace);
+  norm.accumulate = call.accumulate;
   take_statistics(&norm, call.mean, call.rstd, true, 0);
   make_coefficients(norm);
   const int64_t c = norm.channels;

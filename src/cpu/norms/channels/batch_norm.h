@@ -26,7 +26,7 @@
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/core/native_function.h"
-#include "cpu/norms/channels/kernels.h"
+#include "cpu/norms/channels/pass.h"
 #include "cpu/reductions/reduce.h"
 
 namespace fastact {
@@ -35,8 +35,7 @@ namespace fastact {
 struct ChannelNumbers {
   double *mean, *rstd, *weight, *bias, *sums;  // sums: [2][channels] of p and p xhat
   double* partial;                             // [chunks][2][channels]
-  char* coefficients;                          // [kBatchCoefficients][pitch] of the compute type
-  int64_t pitch;
+  Coefficients coefficients;                   // of short rows of channels last, repeated
 };
 
 struct BatchNorm : ChannelNumbers {
@@ -57,8 +56,8 @@ struct BatchNorm : ChannelNumbers {
 };
 
 // The native functions (common/norms/channel_call.h), and the bytes of their scratch.
+template <bool is_rstd>  // what the call has as spread: norm_apply
 void batch_norm_forward(const BatchForward& call, Execution* execution);
-void norm_apply(const BatchForward& call, Execution* execution);
 void batch_norm_backward(const BatchBackward& call, Execution* execution);
 int64_t batch_forward_workspace(const BatchForward& call, const KernelTable* kernels);
 int64_t batch_backward_workspace(const BatchBackward& call, const KernelTable* kernels);

@@ -16,19 +16,14 @@ struct BatchPass : ChannelPass<BatchNorm> {
 
   explicit BatchPass(const BatchNorm& n)
       : ChannelPass(n, {given, BatchNorm::kX, result},
-                    n.operands.is_channel_outer ? INT64_MAX : kNearRows,
+                    n.operands.is_channel_outer ? INT64_MAX : kNearRows, n.coefficients,
                     [&](int k) -> const ChannelFormula& {
                       return n.table->batch_norm->kernels[k].formula;
                     }),
         kernels(n.table->batch_norm->kernels[dtype]) {}
 
-  const char* coefficient(int k, int64_t channel) const {
-    return norm.coefficients + (k * norm.pitch + channel) * s.compute_item;
-  }
-
   void set_coefficients(const ChannelPiece& c) {
-    const int64_t first = s.is_channel_outer ? c.row % norm.channels : c.column;
-    for (int k = 0; k < kBatchCoefficients; ++k) coefficients[k] = coefficient(k, first);
+    ChannelPass::set_coefficients(is_column ? c.column : c.row % channel_rows);
   }
 
   void forward(const ChannelPiece& c) {
@@ -45,22 +40,11 @@ struct BatchPass : ChannelPass<BatchNorm> {
                      : make_gradient(c, kernels.scale, p, p);
   }
 
-  // Visits pieces of a part of the rows, whatever they are.
+  // Visits pieces of which each element is mapped by itself.
   template <class Visit>
-  void for_any_pieces(const ChannelPiece& all, Visit visit) {
-    if (!s.is_channel_outer) {
-      const int64_t joined = norm.channels < kShortRow ? joined_pixels(norm.channels, kPiece) : 1;
-      return for_pieces(all, joined, 1, visit);
-    }
-    const int64_t columns = s.columns.size, end = all.row + all.rows;
-    const int64_t width = needs_buffer ? std::min(kPiece, all.n) : all.n;
-    const int64_t fit = all.n < columns ? 1 : (needs_buffer ? kPiece : kLongPiece) / columns;
-    const int64_t most = std::max<int64_t>(fit, 1);
-    for (int64_t row = all.row, m; row < end; row += m) {
-      m = std::min({most, end - row, norm.channels - row % norm.channels});
-      for (int64_t column = 0; column < all.n; column += width)
-        visit(ChannelPiece{row, m, all.column + column, std::min(width, all.n - column)});
-    }
+  void for_maps(const ChannelPiece& all, Visit visit) const {
+    const bool joins = is_column && norm.channels < kShortRow;
+    for_pieces(all, joins ? joined_pixels(norm.channels, kPiece) : 1, 1, visit);
   }
 
   // A partition is a part of the rows, or where these are few of the columns.
@@ -73,9 +57,9 @@ struct BatchPass : ChannelPass<BatchNorm> {
     };
     const int64_t first = begin(index), n = begin(index + 1) - first;
     if (n == 0) return;
-    for_any_pieces(by_rows ? ChannelPiece{first, n, 0, s.columns.size}
-                           : ChannelPiece{0, s.rows.size, first, n},
-                   visit);
+    for_maps(by_rows ? ChannelPiece{first, n, 0, s.columns.size}
+                     : ChannelPiece{0, s.rows.size, first, n},
+             visit);
   }
 };
 
@@ -118,10 +102,9 @@ struct BatchSums : BatchPass<BatchNorm::kDy, -1> {
     const int64_t begin = pieces * chunk / norm.chunks, end = pieces * (chunk + 1) / norm.chunks;
     std::fill_n(to, n, 0.0);
     std::fill_n(products, n, 0.0);
-    const char* of_channels[kCoefficients];
-    for (int k = 0; k < kBatchCoefficients; ++k) of_channels[k] = coefficient(k, first);
+    ChannelPass::set_coefficients(first);
     const auto add = [&](StridedRows p, StridedRows of_x, int64_t count) {
-      kernels.add_channels(p.first, of_x.first, of_channels, n, count, norm.channels * size, size,
+      kernels.add_channels(p.first, of_x.first, coefficients, n, count, norm.channels * size, size,
                            to, products);
     };
     const ChannelPiece all{begin * norm.channels + first, 1, 0, n * size};
@@ -192,8 +175,8 @@ void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t
       merge_batch_sums(*norm, first, n);
       make_slopes(*norm, first, n);
       for (int64_t row = first; row < norm->operands.rows.size; row += norm->channels)
-        gradient.for_any_pieces({row, n, 0, norm->operands.columns.size},
-                                [&](const ChannelPiece& c) { gradient.backward(c); });
+        gradient.for_maps({row, n, 0, norm->operands.columns.size},
+                          [&](const ChannelPiece& c) { gradient.backward(c); });
     }
   };
   with_frame<BatchSums>(*norm, [&](BatchSums& sums) {

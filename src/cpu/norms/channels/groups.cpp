@@ -33,7 +33,6 @@
 #include "common/norms/norms.h"
 #include "cpu/norms/channels/pass.h"
 #include "cpu/norms/rows/params.h"
-#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 namespace {
@@ -50,11 +49,11 @@ struct GroupPass : ChannelPass<Norm> {
   NormParameterReader weight, bias;
   RowStats stats[kTile];    // of the task's groups
   double mean_g[2][kTile];  // of g and of g xhat
-  alignas(64) char of_tile[kCoefficients][kTile * sizeof(double)];
+  alignas(64) char of_tile[kCoefficients * kTile * sizeof(double)];
 
   GroupPass(const Norm& a, const Operands& operands)
       : ChannelPass(
-            a, operands, kNear,
+            a, operands, kNear, {of_tile, kTile, a.operands.compute_item == sizeof(double)},
             [&](int k) -> const ChannelFormula& { return a.table->channels_last->kernels[k]; }),
         channels(a.operands.columns.size),
         group(a.parameters_per_row),
@@ -107,36 +106,15 @@ struct GroupPass : ChannelPass<Norm> {
     return {example * pixels, pixels, first, n};
   }
 
-  // Finds the coefficients of a piece of the tile that begins at column `first`.
-  void set_coefficients(const ChannelPiece& c, int64_t first) {
-    for (int k = 0; k < kCoefficients; ++k)
-      coefficients[k] = of_tile[k] + (c.column - first) * s.compute_item;
-  }
-
-  // Fills coefficients of a tile of n columns with fill(row), where row(k) are those of number k,
-  // and repeats them for each of `repeats` joined pixels.
-  template <class Fill>
-  void fill_tile(std::initializer_list<int> which, int64_t n, int64_t repeats, Fill fill) {
-    const auto fill_rows = [&](auto row) {
-      fill(row);
-      for (const int k : which)
-        for (int64_t i = n; i < repeats * n; ++i) row(k)[i] = row(k)[i - n];
-    };
-    if (s.compute_item == sizeof(double))
-      fill_rows([&](int k) { return reinterpret_cast<double*>(of_tile[k]); });
-    else
-      fill_rows([&](int k) { return reinterpret_cast<float*>(of_tile[k]); });
-  }
-
   template <class T>
   void set_parameter(NormParameterReader& of_k, int64_t first, int64_t n, T* row) {
     const T* from = reinterpret_cast<const T*>(of_k.of_elements(0, first, n));
     of_k.is_there() ? std::copy_n(from, n, row) : std::fill_n(row, n, *from);
   }
 
-  // Mean, rstd and parameters of a tile.
+  // Sets mean, rstd and parameters of a tile of n columns, of so many joined pixels.
   void set_statistics(int64_t first, int64_t n, int64_t repeats) {
-    fill_tile({kHigh, kLow, kScale, kWeight, kOffset}, n, repeats, [&](auto row) {
+    numbers.fill(kHigh, kMeanP, n, repeats * n, [&](auto row) {
       using T = std::decay_t<decltype(*row(0))>;
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         const Centre<T> mean = centre_of<T>(stats[which].mean);
@@ -183,7 +161,7 @@ struct GroupForward : GroupPass {
     for_tiles([&](int64_t first, int64_t n) {
       set_statistics(first, n, repeats);
       for_pieces(pixels_of(first, n), repeats, 1, [&](const ChannelPiece& c) {
-        set_coefficients(c, first);
+        set_coefficients(c.column - first);
         forward(c);
       });
     });
@@ -213,27 +191,21 @@ struct GroupForward : GroupPass {
     for (int64_t g = 0; g < groups; ++g) {
       const double m2 = all[g].m2 + all[g].m2_low;
       stats[g] = {all[g].mean + all[g].mean_low, rstd_of<CentredNorm>(m2, counts[g], norm.eps)};
-      if (s.dtype == kF64 && leaves_range(m2, counts[g], norm.eps)) rescale_group(g);
+      if (s.dtype == kF64 && leaves_range(m2, counts[g], norm.eps))
+        rescale_row(
+            norm, pixels * group,
+            [&](int64_t term, int64_t n, double* to) { read_group(g, term, n, to); }, &stats[g]);
     }
   }
 
-  FASTACT_RARE void rescale_group(int64_t g) {
-    const int64_t column = (first_group + g) * group;
-    Rescaled found;
-    const bool is_found = rescale(
-        pixels * group, true,
-        [&](int64_t term, int64_t n, double* to, double* weights) {
-          std::fill_n(weights, n, 1.0);
-          for (int64_t done = 0, m; done < n; done += m) {
-            const int64_t within = (term + done) % group;
-            m = std::min(group - within, n - done);
-            reader.go(example * pixels + (term + done) / group, column + within, m);
-            memcpy(to + done, reader.load(Norm::kX, x), m * sizeof(double));
-          }
-        },
-        &found);
-    if (!is_found) return;
-    stats[g] = {found.mean * found.up, rstd_of_scaled(found.m2, found.count, norm.eps, found.up)};
+  // to OUT (n): elements of a group, of float64.
+  void read_group(int64_t g, int64_t first, int64_t n, double* to) {
+    for (int64_t done = 0, m; done < n; done += m) {
+      const int64_t within = (first + done) % group;
+      m = std::min(group - within, n - done);
+      reader.go(example * pixels + (first + done) / group, (first_group + g) * group + within, m);
+      memcpy(to + done, reader.load(Norm::kX, x), m * sizeof(double));
+    }
   }
 
   // Moments of a tile's columns, into all_blocks and low.
@@ -327,7 +299,7 @@ struct GroupBackward : GroupPass {
   // p and x of a piece.
   void fetch(const ChannelPiece& c, int64_t first, bool is_second, StridedRows* p,
              StridedRows* of_x) {
-    set_coefficients(c, first);
+    set_coefficients(c.column - first);
     *of_x = load(Norm::kIn, c, x);
     *p = caches_p && is_second
              ? plain(Norm::kDx, c)
@@ -344,9 +316,10 @@ struct GroupBackward : GroupPass {
                   });
       for (int k = 0; has_sums && k < 2; ++k)
         for (int64_t i = 0; i < n; ++i) rows[k][first + i] += sums[1 - k][i];
+      set_coefficients(0);
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         for (int64_t i = at; i < at + m; ++i) {
-          const double w = number_at(s.compute_dtype, of_tile[kWeight] + i * s.compute_item);
+          const double w = number_at(s.compute_dtype, coefficients[kWeight] + i * s.compute_item);
           for (int k = 0; k < 2; ++k) mean_g[k][which] += w * sums[k][i];
         }
       });
@@ -356,7 +329,7 @@ struct GroupBackward : GroupPass {
   }
 
   void set_means(int64_t first, int64_t n, int64_t repeats) {
-    fill_tile({kMeanP, kSlope}, n, repeats, [&](auto row) {
+    numbers.fill(kMeanP, kCoefficients, n, repeats * n, [&](auto row) {
       using T = std::decay_t<decltype(*row(0))>;
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         std::fill_n(row(kMeanP) + at, m, T(mean_g[0][which]));

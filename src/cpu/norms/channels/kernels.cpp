@@ -14,7 +14,7 @@ namespace {
 
 // The coefficients of a channel.
 template <class T>
-struct OfChannel {
+struct Channel {
   const char* const* all;
   int64_t channel;
   FASTACT_HD T operator()(int k) const { return pointer<T>(all[k])[channel]; }
@@ -24,14 +24,14 @@ struct OfChannel {
 template <class T>
 struct Normalise {
   T high, low, factor, offset;
-  FASTACT_HD explicit Normalise(OfChannel<T> of)
+  FASTACT_HD explicit Normalise(Channel<T> of)
       : high(of(kHigh)), low(of(kLow)), factor(of(kScale)), offset(of(kOffset)) {}
   FASTACT_HD T operator()(T x, T) const { return batch_normalised(x, high, low, factor, offset); }
 };
 template <class T>
 struct Gradient {
   T high, low, factor, mean_p, slope;
-  FASTACT_HD explicit Gradient(OfChannel<T> of)
+  FASTACT_HD explicit Gradient(Channel<T> of)
       : high(of(kHigh)), low(of(kLow)), factor(of(kScale)), mean_p(of(kMeanP)), slope(of(kSlope)) {}
   FASTACT_HD T operator()(T p, T x) const {
     return batch_gradient(p, centred(x, high, low), factor, mean_p, slope);
@@ -40,13 +40,13 @@ struct Gradient {
 template <class T>
 struct Scale {
   T factor;
-  FASTACT_HD explicit Scale(OfChannel<T> of) : factor(of(kScale)) {}
+  FASTACT_HD explicit Scale(Channel<T> of) : factor(of(kScale)) {}
   FASTACT_HD T operator()(T p, T) const { return p * factor; }
 };
 template <class T>
 struct GroupNormalise {
   T high, low, rstd, weight, bias;
-  FASTACT_HD explicit GroupNormalise(OfChannel<T> of)
+  FASTACT_HD explicit GroupNormalise(Channel<T> of)
       : high(of(kHigh)), low(of(kLow)), rstd(of(kScale)), weight(of(kWeight)), bias(of(kOffset)) {}
   FASTACT_HD T operator()(T x, T) const {
     return affine(centred(x, high, low) * rstd, weight, bias);
@@ -55,7 +55,7 @@ struct GroupNormalise {
 template <class T>
 struct GroupGradient {
   T mean, rstd, mean_g, mean_g_xhat, weight;
-  FASTACT_HD explicit GroupGradient(OfChannel<T> of)
+  FASTACT_HD explicit GroupGradient(Channel<T> of)
       : mean(of(kHigh)),
         rstd(of(kScale)),
         mean_g(of(kMeanP)),
@@ -67,22 +67,11 @@ struct GroupGradient {
   }
 };
 
-// So are the factors of p in a sum. kFewMeet: fewer than kRowsAtOnce rows, too, meet in the compute
-// type.
-template <class T>
-struct Centred {
-  static constexpr bool kFewMeet = true;
-  T high, low;
-  FASTACT_HD explicit Centred(OfChannel<T> of) : high(of(kHigh)), low(of(kLow)) {}
-  FASTACT_HD T operator()(T x) const { return centred(x, high, low); }
-};
-template <class T>
-struct Xhat {
-  static constexpr bool kFewMeet = false;
-  T mean, rstd;
-  FASTACT_HD explicit Xhat(OfChannel<T> of) : mean(of(kHigh)), rstd(of(kScale)) {}
-  FASTACT_HD T operator()(T x) const { return xhat_of(x, mean, rstd); }
-};
+// The factors of p in a sum.
+constexpr auto distance = [](auto of, auto x)
+                              FASTACT_INLINED { return centred(x, of(kHigh), of(kLow)); };
+constexpr auto xhat = [](auto of, auto x)
+                          FASTACT_INLINED { return xhat_of(x, of(kHigh), of(kScale)); };
 
 // Pointers to the elements of rows.
 template <class T>
@@ -105,7 +94,7 @@ void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all
     const T *a = pointer<T>(from_a.first), *b = pointer<T>(from_b.first);
     T* made = pointer<T>(to.first);
     for (int64_t r = 0; r < segments; ++r) {
-      const Map map(OfChannel<C>{all, r});
+      const Map map(Channel<C>{all, r});
       over(a, b, made, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
       a += from_a.pitch, b += from_b.pitch, made += to.pitch;
     }
@@ -130,7 +119,7 @@ FASTACT_HD void map_some(const RowsOf<T>& a, const RowsOf<T>& b, const char* con
     from_a[k] = a[r + k], from_b[k] = b[r + k], made[k] = to[r + k];
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const Map map(OfChannel<T>{all, i});
+    const Map map(Channel<T>{all, i});
 #pragma GCC unroll 8
     for (int k = 0; k < kRowsAtOnce; ++k) made[k][i] = map(from_a[k][i], from_b[k][i]);
   }
@@ -147,7 +136,7 @@ void map_rows(StridedRows from_a, StridedRows from_b, const char* const* all, St
       map_some<Map>(a, b, all, made, r, n);
   for (; r < rows; ++r)
     map_indexed<kInRegisters>(a[r], b[r], made[r], n, [=](int64_t i, C x, C y) FASTACT_INLINED {
-      return Map(OfChannel<C>{all, i})(x, y);
+      return Map(Channel<C>{all, i})(x, y);
     });
 }
 
@@ -236,7 +225,7 @@ FASTACT_HD void add_elements(const T* p, const T* x, Compute<T> high, Compute<T>
 // The lanes lie in memory as [2][kLanes].
 template <class T>
 void add_piece(const char* p, const char* x, const char* const* all, int64_t n, double* lanes) {
-  const OfChannel<Compute<T>> of{all, 0};
+  const Channel<Compute<T>> of{all, 0};
   Vector total[2][kVectors];
 #pragma GCC unroll 16
   for (int k = 0; k < 2 * kVectors; ++k)
@@ -256,7 +245,7 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
                   double* products) {
   for (int64_t c = 0; c < channels; ++c) {
     const T *p = pointer<T>(first_p) + c * n, *x = pointer<T>(first_x) + c * n;
-    const OfChannel<Compute<T>> of{all, c};
+    const Channel<Compute<T>> of{all, c};
     Vector total[2][kVectors] = {};
     for (int64_t segment = 0; segment < segments; ++segment, p += pitch, x += pitch) {
       // The hardware does not know where the next segment lies. After the last one comes the first
@@ -276,90 +265,82 @@ void add_channels(const char* first_p, const char* first_x, const char* const* a
   }
 }
 
-// Adds rows from `r` on, which meet in memory one after the other, in the columns begin .. end. It
-// is not inlined: each use would be a copy of all its loops.
-template <class Factor, class T>
+// Adds n columns, from `at` on, of some rows from `r` on, which meet in the compute type: in
+// memory, or where kWidth is less, and n and rows are kWidth and kRowsAtOnce, in registers.
+template <const auto& factor, int64_t kWidth, class T>
+FASTACT_HD void add_tile(const RowsOf<const T>& p, const RowsOf<const T>& x, const char* const* all,
+                         int64_t r, int64_t rows, int64_t at, int64_t n, double* sums,
+                         double* products) {
+  using C = Compute<T>;
+  constexpr int64_t kStep = std::min(kWidth, kInRegisters);
+  Wide<T, kStep> of_p, of_x;
+  alignas(64) C sum[kWidth], product[kWidth];
+  for (C* each : {sum, product}) memset(each, 0, size_t(n) * sizeof(C));
+  const auto add_row = [&](int64_t k) FASTACT_INLINED {
+    for_chunks<kStep>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+      const C *terms = of_p.read(p[k] + at + i, m), *v = of_x.read(x[k] + at + i, m);
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) {
+        sum[i + j] += terms[j];
+        product[i + j] += terms[j] * factor(Channel<C>{all, at + i + j}, v[j]);
+      }
+    });
+  };
+  if constexpr (kWidth < kTile) {
+#pragma GCC unroll 8
+    for (int k = 0; k < kRowsAtOnce; ++k) add_row(r + k);
+  } else {
+    for (int64_t k = r; k < r + rows; ++k) add_row(k);
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    sums[at + i] += double(sum[i]);
+    products[at + i] += double(product[i]);
+  }
+}
+
+// Adds rows one after the other, in the columns begin .. end. It is not inlined: each use would be
+// a copy of all its loops.
+template <const auto& factor, class T>
 __attribute__((noinline)) void add_apart(const RowsOf<const T>& p, const RowsOf<const T>& x,
                                          const char* const* all, int64_t r, int64_t rows,
                                          int64_t begin, int64_t end, double* sums,
                                          double* products) {
-  using C = Compute<T>;
-  Wide<T, kInRegisters> of_p, of_x;
   for (int64_t width; begin < end; begin += width) {
     width = std::min(kTile, end - begin);
-    alignas(64) C sum[kTile], product[kTile];
-    for (C* each : {sum, product}) memset(each, 0, size_t(width) * sizeof(C));
-    for (int64_t k = r; k < r + rows; ++k)
-      for_chunks<kInRegisters>(width, [&](int64_t i, int64_t m) FASTACT_INLINED {
-        const int64_t at = begin + i;
-        const C *terms = of_p.read(p[k] + at, m), *v = of_x.read(x[k] + at, m);
-#pragma omp simd
-        for (int64_t j = 0; j < m; ++j) {
-          sum[i + j] += terms[j];
-          product[i + j] += terms[j] * Factor(OfChannel<C>{all, at + j})(v[j]);
-        }
-      });
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      sums[begin + i] += double(sum[i]);
-      products[begin + i] += double(product[i]);
-    }
+    add_tile<factor, kTile>(p, x, all, r, rows, begin, width, sums, products);
   }
 }
 
-// Adds kRowsAtOnce rows, which meet in registers; columns that do not fill these meet in memory.
-template <class Factor, class T>
-FASTACT_HD void add_together(const RowsOf<const T>& p, const RowsOf<const T>& x,
-                             const char* const* all, int64_t r, int64_t n, double* sums,
-                             double* products) {
-  using C = Compute<T>;
-  constexpr int64_t kColumns = is_half<T> ? kInRegisters : kCacheLine / int64_t(sizeof(C));
-  Wide<T, kColumns> of_p, of_x;
-  int64_t i = 0;
-  for (; i + kColumns <= n; i += kColumns) {
-    C sum[kColumns] = {}, product[kColumns] = {};
-#pragma GCC unroll 8
-    for (int64_t k = r; k < r + kRowsAtOnce; ++k) {
-      const C *terms = of_p.read(p[k] + i, kColumns), *v = of_x.read(x[k] + i, kColumns);
-#pragma omp simd
-      for (int64_t j = 0; j < kColumns; ++j) {
-        sum[j] += terms[j];
-        product[j] += terms[j] * Factor(OfChannel<C>{all, i + j})(v[j]);
-      }
-    }
-#pragma omp simd
-    for (int64_t j = 0; j < kColumns; ++j) {
-      sums[i + j] += double(sum[j]);
-      products[i + j] += double(product[j]);
-    }
-  }
-  if (i < n) add_apart<Factor>(p, x, all, r, kRowsAtOnce, i, n, sums, products);
-}
-
-template <class Factor, class T>
+// few_meet: fewer than kRowsAtOnce rows, too, meet in the compute type.
+template <const auto& factor, bool few_meet, class T>
 void add_rows(StridedRows from_p, StridedRows from_x, const char* const* all, int64_t rows,
               int64_t n, bool apart, double* sums, double* products) {
+  constexpr int64_t kColumns = is_half<T> ? kInRegisters : kCacheLine / int64_t(sizeof(Compute<T>));
+  constexpr int64_t kMeet = few_meet ? kRowsAtOnce : 1;
   const RowsOf<const T> p(from_p), x(from_x);
   int64_t r = 0;
-  for (; !apart && r + kRowsAtOnce <= rows; r += kRowsAtOnce)
-    add_together<Factor>(p, x, all, r, n, sums, products);
-  constexpr int64_t kMeet = Factor::kFewMeet ? kRowsAtOnce : 1;
+  for (; !apart && r + kRowsAtOnce <= rows; r += kRowsAtOnce) {
+    int64_t i = 0;
+    for (; i + kColumns <= n; i += kColumns)
+      add_tile<factor, kColumns>(p, x, all, r, kRowsAtOnce, i, kColumns, sums, products);
+    if (i < n) add_apart<factor>(p, x, all, r, kRowsAtOnce, i, n, sums, products);
+  }
   for (; r < rows; r += kMeet)
-    add_apart<Factor>(p, x, all, r, std::min(kMeet, rows - r), 0, n, sums, products);
+    add_apart<factor>(p, x, all, r, std::min(kMeet, rows - r), 0, n, sums, products);
 }
 
 }  // namespace
 
 #define FASTACT_MAP(Map, T) {map_segments<Map<Compute<T>>, T>, map_rows<Map<Compute<T>>, T>}
 #define FASTACT_COLUMNS(Map, T) {nullptr, map_rows<Map<Compute<T>>, T>}
-#define FASTACT_BATCH(T)                                                                    \
-  {{FASTACT_MAP(Normalise, T), FASTACT_MAP(Gradient, T), add_rows<Centred<Compute<T>>, T>}, \
-   FASTACT_MAP(Scale, T),                                                                   \
-   add_piece<T>,                                                                            \
+#define FASTACT_BATCH(T)                                                               \
+  {{FASTACT_MAP(Normalise, T), FASTACT_MAP(Gradient, T), add_rows<distance, true, T>}, \
+   FASTACT_MAP(Scale, T),                                                              \
+   add_piece<T>,                                                                       \
    add_channels<T>}
-#define FASTACT_GROUPS(T)                                                 \
-  {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T), \
-   add_rows<Xhat<Compute<T>>, T>}
+#define FASTACT_GROUPS(T) \
+  {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T), add_rows<xhat, false, T>}
 
 extern const BatchNormTable batch_norm_table;
 const BatchNormTable batch_norm_table = {

@@ -19,10 +19,9 @@ enum ChannelCoefficient : int {
   kLow,
   kScale,   // batch_norm: weight rstd; groups: rstd
   kOffset,  // the bias
+  kWeight,  // groups alone: batch_norm has it in the scale
   kMeanP,   // the mean of p; groups: of p weight
   kSlope,   // batch_norm: rstd mean(p xhat); groups: mean(p weight xhat)
-  kBatchCoefficients,
-  kWeight = kBatchCoefficients,  // groups alone: batch_norm has it in the scale
   kCoefficients
 };
 

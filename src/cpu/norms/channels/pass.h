@@ -38,6 +38,27 @@ inline bool has_short_rows(const StridedOperands& s) {
   return s.is_channel_outer && s.columns.size < kLeastSegment;
 }
 
+// The coefficients of channels side by side, of the compute type: number k of channel i is element
+// k * pitch + i.
+struct Coefficients {
+  char* at;
+  int64_t pitch;
+  bool is_double;
+
+  // Fills those from `begin` to `end` by fill(row), where row(k) are the numbers k, and repeats
+  // each of n channels up to the size-th.
+  template <class Fill>
+  void fill(int begin, int end, int64_t n, int64_t size, Fill fill_rows) const {
+    const auto fill_all = [&](auto* first) {
+      const auto row = [=](int k) { return first + k * pitch; };
+      fill_rows(row);
+      for (int k = begin; k < end; ++k)
+        for (int64_t i = n; i < size; ++i) row(k)[i] = row(k)[i - n];
+    };
+    is_double ? fill_all(reinterpret_cast<double*>(at)) : fill_all(reinterpret_cast<float*>(at));
+  }
+};
+
 // Some rows from one on, and n columns of each, from one on. Rows of joined pixels are longer than
 // those of the plan, of which `row` is the first.
 struct ChannelPiece {
@@ -61,6 +82,8 @@ struct ChannelPass {
   const bool goes_apart;  // rows of columns: the hardware's prefetcher does not follow many
   const int dtype;        // the kernels'
   const ChannelFormula& formula;
+  const Coefficients numbers;
+  const int64_t channel_rows;  // after so many rows the channels begin anew
   ChunkReader reader;
   const char* coefficients[kCoefficients];  // of a piece
   alignas(64) char x[kPiece * sizeof(double)];
@@ -70,7 +93,8 @@ struct ChannelPass {
 
   // near: bytes of an operand up to which rows of columns go together.
   template <class FormulaOf>
-  ChannelPass(const Job& job, const Operands& operands, int64_t near, FormulaOf formula_of)
+  ChannelPass(const Job& job, const Operands& operands, int64_t near, const Coefficients& all,
+              FormulaOf formula_of)
       : norm(job),
         s(job.operands),
         of(operands),
@@ -81,6 +105,10 @@ struct ChannelPass {
         goes_apart(s.size() * s.item > near && s.dtype == s.compute_dtype),
         dtype(is_stored ? s.dtype : s.compute_dtype),
         formula(formula_of(dtype)),
+        numbers(all),
+        channel_rows(is_column      ? INT64_MAX
+                     : s.rows.count ? s.rows.length[s.rows.count - 1]
+                                    : 1),
         reader(s) {}
 
   bool is_there(int k) const { return k >= 0 && s.data[k]; }
@@ -144,6 +172,12 @@ struct ChannelPass {
     });
   }
 
+  // Finds the coefficients of a piece that begins at a channel.
+  void set_coefficients(int64_t channel) {
+    for (int k = 0; k < kCoefficients; ++k)
+      coefficients[k] = numbers.at + (k * numbers.pitch + channel) * s.compute_item;
+  }
+
   void map(const ChannelMap (&by)[2], StridedRows a, StridedRows b, StridedRows to,
            const ChannelPiece& c) const {
     by[is_column](a, b, coefficients, to, c.rows, c.n, goes_apart);
@@ -185,18 +219,20 @@ struct ChannelPass {
     finish(c, to, made);
   }
 
-  // Visits pieces of columns, `joined` pixels a row, as many rows as are worth a call: of a buffer,
-  // or a multiple of `least`.
+  // Visits pieces of some columns, `joined` pixels a row, as many rows as are worth a call: of a
+  // buffer, or a multiple of `least`. No two rows of a piece are one channel.
   template <class Visit>
   void for_pieces(const ChannelPiece& all, int64_t joined, int64_t least, Visit visit) const {
     const int64_t n = joined * all.n, rows = all.rows / joined, rest = all.rows % joined;
     const int64_t width = needs_buffer ? std::min(n, kPiece / least) : n;
     const int64_t fit = needs_buffer ? kPiece / width : std::max(kLongPiece / width, kRowsAtOnce);
     const int64_t step = fit / least * least;
-    for (int64_t r = 0; r < rows; r += step)
+    for (int64_t r = 0, m; r < rows; r += m) {
+      m = std::min({step, rows - r, channel_rows - (all.row + r) % channel_rows});
       for (int64_t column = 0; column < n; column += width)
-        visit(ChannelPiece{all.row + r * joined, std::min(step, rows - r), all.column + column,
+        visit(ChannelPiece{all.row + r * joined, m, all.column + column,
                            std::min(width, n - column)});
+    }
     if (rest) visit(ChannelPiece{all.row + rows * joined, 1, all.column, rest * all.n});
   }
 

@@ -5,7 +5,6 @@
 #include "cpu/bias/dropper.h"
 #include "cpu/core/row_pass.h"
 #include "cpu/norms/rows/params.h"
-#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
 namespace {
@@ -143,14 +142,22 @@ struct NormForward : NormChunks, RowPass {
 
   // Makes the rows' statistics of their moments.
   void set_stats(int64_t first, int64_t n, NormRow* some) {
-    double numbers[2][kRoots] = {}, *const mean = numbers[0], *const squares = numbers[1];
+    double numbers[2][kRoots] = {}, rstd[kRoots];
+    const int64_t size = s.columns.size;
     statistics(first, n, numbers);
-    const unsigned far = s.dtype == kF64 ? far_rows(squares, n) : 0;
-    norm.kernels->roots[norm.norm](squares, n, double(s.columns.size), norm.eps);
-    if (far) rescale_rows(far, first, numbers);
+    std::copy_n(numbers[1], kRoots, rstd);
+    norm.kernels->roots[norm.norm](rstd, n, double(size), norm.eps);
     for (int64_t i = 0; i < n; ++i) {
-      some[i].stats = {mean[i], squares[i]};
-      save(first + i, some[i].stats);
+      RowStats& stats = some[i].stats;
+      stats = {numbers[0][i], rstd[i]};
+      if (s.dtype == kF64 && leaves_range(numbers[1][i], double(size), norm.eps))
+        rescale_row(
+            norm, size,
+            [&](int64_t term, int64_t m, double* to) {
+              memcpy(to, load_source(first + i, term, m, x), m * sizeof(double));
+            },
+            &stats);
+      save(first + i, stats);
     }
   }
 
@@ -234,34 +241,6 @@ struct NormForward : NormChunks, RowPass {
     if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
     accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
         base, at, n, size, 0, numbers[statistic.first], kRoots);
-  }
-
-  // A bit for each row whose squares left the range of double.
-  unsigned far_rows(const double* squares, int64_t n) const {
-    unsigned far = 0;
-    for (int64_t i = 0; i < n; ++i)
-      far |= unsigned(leaves_range(squares[i], double(s.columns.size), norm.eps)) << i;
-    return far;
-  }
-
-  // numbers OUT: the mean and rstd of such rows (reductions/rescaled.h).
-  FASTACT_RARE void rescale_rows(unsigned far, int64_t first, double (&numbers)[2][kRoots]) {
-    for (int64_t i = 0; far >> i; ++i)
-      if (far >> i & 1) rescale_row(first + i, &numbers[0][i], &numbers[1][i]);
-  }
-
-  void rescale_row(int64_t index, double* mean, double* rstd) {
-    Rescaled found;
-    const bool is_found = rescale(
-        s.columns.size, is_centred(norm.norm),
-        [&](int64_t term, int64_t n, double* to, double* weights) {
-          memcpy(to, load_source(index, term, n, x), n * sizeof(double));
-          std::fill_n(weights, n, 1.0);
-        },
-        &found);
-    if (!is_found) return;
-    *mean = found.mean * found.up;
-    *rstd = rstd_of_scaled(norm.norm, found.m2, found.count, norm.eps, found.up);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.

@@ -9,8 +9,23 @@
 
 #include "cpu/gated/kernels.h"
 #include "cpu/norms/rows/plan.h"
+#include "cpu/reductions/rescaled.h"
 
 namespace fastact {
+
+// stats OUT: of terms in double whose squares left its range (reductions/rescaled.h); as they are
+// where terms are not finite. read(term, n, x): x OUT = terms term .. term + n.
+template <class Read>
+FASTACT_RARE void rescale_row(const Norm& norm, int64_t terms, Read read, RowStats* stats) {
+  Rescaled found;
+  const auto read_all = [&](int64_t term, int64_t n, double* x, double* weights) {
+    read(term, n, x);
+    std::fill_n(weights, n, 1.0);
+  };
+  if (!rescale(terms, is_centred(norm.norm), read_all, &found)) return;
+  *stats = {found.mean * found.up,
+            rstd_of_scaled(norm.norm, found.m2, found.count, norm.eps, found.up)};
+}
 
 // One thread's view of a parameter, which is operand k.
 class NormParameterReader {
