@@ -145,10 +145,6 @@ struct ReduceKernels {
   using Few = void (*)(const char* x, const int64_t* offsets, int64_t n, const double* shift,
                        double* lanes, int64_t pitch);
   Few few_rows[kFewTerms], short_rows[kFewTerms];
-
-  // lanes OUT [sets][pitch]: of one term each, `step` bytes apart. shift IN (n).
-  void (*spread)(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
-                 int64_t pitch);
 };
 
 struct Accumulator {
@@ -182,9 +178,6 @@ struct ReduceTable {
 
   // y OUT (n) = hi + lo, rounded to the dtype. lo: null for none.
   void (*finish[kDTypes])(const double* hi, const double* lo, char* y, int64_t n);
-
-  // lo IN/OUT (n) becomes what hi + lo loses when it is rounded to the dtype. hi IN (n).
-  void (*lose[kDTypes])(const double* hi, double* lo, int64_t n);
 
   // x IN/OUT (n) /= counts (n), or, where that is null, /= count. Returns whether all of these are
   // positive.

@@ -42,7 +42,7 @@ void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
 int64_t channel_workspace(const ArrayArgument& x, int axis) {
   const int64_t size = size_of(x);
   if (size == 0 || resolve_threads(size) == 1) return 0;
-  const int64_t channels = x.shape[axis];
+  const int64_t channels = axis < 0 ? 1 : x.shape[axis];
   Reducer r;
   r.terms.size = size / channels;
   cut_terms(&r);

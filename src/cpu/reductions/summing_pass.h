@@ -28,8 +28,8 @@ void set_channels(Reducer* sums, const ChannelArray& to, int64_t channels, bool 
 void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
              const ChannelArray& result, bool accumulate);
 
-// Bytes of scratch with which one sum of each channel along an axis of x can be divided among the
-// threads that x is worth; at most.
+// Bytes of scratch with which one sum of each channel along an axis of x (-1: of all elements) can
+// be divided among the threads that x is worth; at most.
 int64_t channel_workspace(const ArrayArgument& x, int axis);
 
 // Runs all partitions of a pass over `size` elements, whose `sums` share the workspace, if any.
@@ -46,7 +46,7 @@ void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, ch
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
-// adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
+// adds them, as the terms from `phase` on of a block; null: it does not. Op::kTakesRows: where
 // Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns of
 // `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
 // one row after the other; fresh: the lane is written, not read.
@@ -72,9 +72,7 @@ struct SummingPass : Op, BlockSource {
     }
     if (plan.channels <= kShortRow)
       joined(term, terms);
-    else if (takes_rows())
-      column_rows(first, n, term, terms);
-    else
+    else if (!column_rows(first, n, term, terms))
       column_tile(first, n, term, terms);
     for (int k = 0; k < kSums; ++k) table().fold(lanes[k], terms, n);
     if (kSums == 1) return {lanes[0], nullptr, 0};
@@ -83,14 +81,6 @@ struct SummingPass : Op, BlockSource {
   }
 
  private:
-  // The lanes that each sum adds to, from the i-th of several outputs on.
-  struct Lanes {
-    double* of[kSums];
-    Lanes(SummingPass& pass, int64_t i) {
-      for (int k = 0; k < kSums; ++k) of[k] = pass.lanes[k] + i * kLanes;
-    }
-  };
-
   // A channel's terms are columns of its rows. Its neighbours' rows are next to them.
   void channel_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t columns = s.columns.size;
@@ -99,7 +89,7 @@ struct SummingPass : Op, BlockSource {
       const int64_t outer = (term + done) / columns, column = (term + done) % columns;
       const int64_t m = std::min(terms - done, columns - column);
       const int64_t row = outer * plan.channels + first;
-      if (m == columns && columns < kShortRow) {
+      if (n > 1 && m == columns && columns < kShortRow) {
         short_rows(row, n, done);
       } else {
         const int64_t on = column + m < columns ? m : plan.channels * columns - column;
@@ -109,20 +99,19 @@ struct SummingPass : Op, BlockSource {
       done += m;
     }
     for (int k = 0; k < kSums; ++k)
-      for (int64_t i = 0; i < n; ++i) {
-        table().fold(lanes[k] + i * kLanes, kLanes, 1);
-        totals[k * n + i] = lanes[k][i * kLanes];
-      }
+      for (int64_t i = 0; i < n; ++i)
+        kernels().end_terms(lanes[k] + i * kLanes, terms, 0, totals + k * n + i, 0);
   }
 
   // next: elements from its start to the start of whichever row is next.
   void long_row(int64_t row, int64_t column, int64_t m, int64_t phase, int64_t output,
                 int64_t next) {
-    const Lanes to(*this, output);
+    double* to[kSums];
+    for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + output * kLanes;
     for (int64_t done = 0, k; done < m; done += k) {
       k = std::min(kPiece, m - done);
       go(row, column + done, k, done + k < m ? k : next - done);
-      this->compute((phase + done) % kLanes, to.of);
+      this->compute(phase + done, to);
     }
   }
 
@@ -139,16 +128,12 @@ struct SummingPass : Op, BlockSource {
     }
   }
 
-  bool takes_rows() const {
-    if constexpr (Op::kTakesRows)
-      return Op::takes_rows();
-    else
+  // A tile of columns in which the op itself adds up several rows of a lane, if it takes them.
+  bool column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    if constexpr (!Op::kTakesRows) {
       return false;
-  }
-
-  // A tile of columns in which the op itself adds up several rows of a lane.
-  void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if constexpr (Op::kTakesRows) {
+    } else {
+      if (!Op::takes_rows()) return false;
       for (int64_t done = 0; done < terms; done += kMostRows * kLanes) {
         const int64_t band = std::min(terms - done, kMostRows * kLanes);
         for (int64_t j = 0; j < std::min<int64_t>(band, kLanes); ++j) {
@@ -159,6 +144,7 @@ struct SummingPass : Op, BlockSource {
                            done == 0);
         }
       }
+      return true;
     }
   }
 

@@ -32,12 +32,10 @@ using AddWeighted = bool (*)(const WeightedRows& x, const WeightedRows& weights,
                              double* second, bool fresh);
 
 // The gradients. With respect to x: of a sum of a term, kTermByX + Term, or of a mean, whose term
-// is x itself; of a variance or deviation; of mean and variance at once. With respect to the
-// weights: of a mean.
+// is x itself; of mean and variance or deviation at once. With respect to the weights: of a mean.
 enum WeightedGradientOf {
   kTermByX,
-  kSecondByX = kTermByX + kTerms,
-  kBothByX,
+  kBothByX = kTermByX + kTerms,
   kMeanByWeights,
   kWeightedGradients
 };
@@ -66,10 +64,10 @@ struct WeightingKernels {
   void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
   // dx, dt OUT, or IN/OUT += with accumulate, by dy IN (n): of double, or of 16 bits.
   PairGradients pair_gradients[kPairs][kDTypes];
-  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
-  // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
-  // mean and of_mean, and x where the term is x itself.
-  WeightedGradientKernel gradient[kWeightedGradients][2];
+  // to IN/OUT += the gradient, of x and weights as `choose` left them: of ones, for the gradient by
+  // the weights. What a gradient has no part in may be any numbers: mean and of_mean, and x where
+  // the term is x itself. Without a part of the mean's, of_mean is -0.
+  WeightedGradientKernel gradient[kWeightedGradients];
 };
 
 }  // namespace fastact
