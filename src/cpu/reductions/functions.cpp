@@ -53,7 +53,7 @@ struct Squares : Chunks {
   explicit Squares(const SquareGrad& a) : Chunks(a.plan), sums(a.sums) {}
 
   void compute(int64_t phase, double* const* lanes) {
-    const char* from = reader.load_stored(SquareGrad::kX, x);
+    const char* from = made[0] = reader.load_stored(SquareGrad::kX, x);
     if (lanes) sums.each[0].kernels->add_terms(from, count, phase, 0, 0, *lanes);
     if (s.dtype != s.compute_dtype) {
       reader.to_compute(SquareGrad::kX, from, wide, count);
@@ -91,19 +91,20 @@ void fill_one(const FillCall& call, const KernelTable*) noexcept {
   memcpy(call.y.data, &call.bits, item_size(call.y.dtype));
 }
 
-// Runs run(is_degenerate), and warns of results that have no weights, or too few elements.
-template <class Run>
-void run_and_warn(const MomentsCall& call, Execution* execution, Run run) {
+// Warns of results that have no weights, or too few elements. Returns what `run` does.
+bool run_and_warn(const MomentsCall& call, Execution* execution,
+                  bool (*run)(const MomentsCall&, Execution*, int* is_degenerate)) {
   int is_degenerate = 0;
-  run(call.warning || call.inputs[MomentsCall::kWeights].shape ? &is_degenerate : nullptr);
+  const bool looks = call.warning || call.inputs[MomentsCall::kWeights].shape;
+  const bool has_wrong_label = run(call, execution, looks ? &is_degenerate : nullptr);
   if (is_degenerate & kNoWeights)
     execution->warn("weights that are negative or not finite; what they are part of is NaN");
   if (is_degenerate & kTooFew && call.warning) execution->warn(call.warning);
+  return has_wrong_label;
 }
 
 void moments(const MomentsCall& call, Execution* execution) {
-  run_and_warn(call, execution,
-               [&](int* is_degenerate) { run_moments(call, execution, is_degenerate); });
+  run_and_warn(call, execution, run_moments);
 }
 
 void moments_backward(const MomentsBackwardCall& call, const KernelTable* kernels) noexcept {
@@ -139,10 +140,7 @@ void weighted_gradient(const WeightedGradientCall& call, Execution* execution) {
 }
 
 void grouped(const MomentsCall& call, Execution* execution) {
-  run_and_warn(call, execution, [&](int* is_degenerate) {
-    if (run_grouped(call, execution, is_degenerate))
-      refuse_labels(call.op, groups_of(call.model()));
-  });
+  if (run_and_warn(call, execution, run_grouped)) refuse_labels(call.op, groups_of(call.model()));
 }
 
 }  // namespace

@@ -773,6 +773,18 @@ void few(const char* from, const int64_t* offsets, int64_t outputs, const double
   }
 }
 
+template <class A, class T>
+void spread(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
+            int64_t pitch) {
+  for (int64_t i = 0; i < n; ++i) {
+    double lane[A::kSets];
+    for (int s = 0; s < A::kSets; ++s) lane[s] = -0.0;
+    const typename A::template Adder<double, double> add(1, A::kHasShift ? shift[i] : 0.0);
+    add(to_double(*reinterpret_cast<const T*>(x + i * step)), lane);
+    write_lane(lane, lanes + i, pitch);
+  }
+}
+
 template <class A>
 void settle(const double* shift, const double* lanes, int64_t pitch, int64_t n, int64_t columns,
             double* results, int64_t to_pitch) {
@@ -842,7 +854,8 @@ bool divide(double* x, const double* counts, double count, int64_t n) {
 #define FASTACT_FEW(is, A, T)                                              \
   {few<1, is, A, T>, few<2, is, A, T>, few<3, is, A, T>, few<4, is, A, T>, \
    few<5, is, A, T>, few<6, is, A, T>, few<7, is, A, T>, few<8, is, A, T>}
-#define FASTACT_ROWS(A, T) add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T)
+#define FASTACT_ROWS(A, T) \
+  add_rows<A, T>, FASTACT_FEW(false, A, T), FASTACT_FEW(true, A, T), spread<A, T>
 #define FASTACT_REDUCE(A, T) {blocks<A, T>, add_terms<A, T>, end_terms<A, T>, FASTACT_ROWS(A, T)}
 // narrow: of 16 bits.
 #define FASTACT_ACCUMULATOR_OF(A, narrow)                                                \

@@ -145,6 +145,10 @@ struct ReduceKernels {
   using Few = void (*)(const char* x, const int64_t* offsets, int64_t n, const double* shift,
                        double* lanes, int64_t pitch);
   Few few_rows[kFewTerms], short_rows[kFewTerms];
+
+  // lanes OUT [sets][pitch]: of one term each, `step` bytes apart. shift IN (n).
+  void (*spread)(const char* x, int64_t step, int64_t n, const double* shift, double* lanes,
+                 int64_t pitch);
 };
 
 struct Accumulator {

@@ -153,21 +153,11 @@ struct ArrayInputs : BlockSource {
         else if (is_narrow)
           narrow(x, n, terms);
         else
-          single(x, step, m, terms, n, done);
+          for (int64_t i = 0; i < terms; ++i)
+            r.kernels->spread(x + offsets[i], step, m, shift + done, lanes + i * n + done, kPitch);
       });
       return is_folded ? int64_t{1} : terms;
     });
-  }
-
-  // Terms that have a lane each, of m outputs from the one `done` on of n.
-  void single(const char* x, int64_t step, int64_t m, int64_t terms, int64_t n, int64_t done) {
-    double* const numbers = reinterpret_cast<double*>(stage);
-    const int64_t start = 0;
-    for (int64_t i = 0; i < terms; ++i) {
-      r.table->widen[r.dtype](x + offsets[i], step, m, numbers);
-      a.kernels[kF64].add_rows(stage, &start, 1, 1, m, shift + done, lanes + i * n + done, kPitch,
-                               true, 0);
-    }
   }
 
   // Adds rows in bands, so that memory is read nearly in its own order: a lane takes all its rows

@@ -47,9 +47,9 @@ struct WeightedMoments : Reducer {
 // The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
 struct WeightedGradient : LabelledArrays {  // all axes are columns
   const ReduceTable* reduce;
-  int of;          // WeightedGradientOf
-  int pair;        // whose derivatives they are, by x and by the weights
-  int pair_dtype;  // in which its kernel has all arrays: of 16 bits, or double
+  int of;        // WeightedGradientOf
+  int pair;      // whose derivatives they are, by x and by the weights
+  bool is_half;  // all arrays of a pair have one dtype of 16 bits, and are computed in float
   bool of_weights;
   bool skips, accumulate;
   int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
@@ -294,15 +294,13 @@ struct GradientPieces {
   alignas(64) char stage[kStaged * sizeof(double)];
   int64_t labels[kStaged];
   const PairGradients pair_kernel;  // null: of no pair
-  const bool is_half;               // of a pair of 16 bits, which are computed in float
   const bool has_groups;
 
   explicit GradientPieces(const WeightedGradient& gradient)
       : g(gradient),
         s(gradient.operands),
         reader(gradient.operands),
-        pair_kernel(g.reduce->weighting->pair_gradients[g.pair][g.pair_dtype]),
-        is_half(item_size(g.pair_dtype) == 2),
+        pair_kernel(g.reduce->weighting->pair_gradients[g.pair][!g.is_half]),
         has_groups(g.all_groups >= 0) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
     std::fill_n(values[G::kOfMean], kStaged, -0.0);
@@ -323,7 +321,7 @@ struct GradientPieces {
       reader.go(0, first, n);
       if (has_groups) read_labels(g, 0, first, n, labels);
       for (int k = 0; k < G::kArrays; ++k)
-        if (is_read(k) && !is_half) read(k, first, n, values[k]);
+        if (is_read(k) && !g.is_half) read(k, first, n, values[k]);
       if (g.pair) {
         run_pair(n);
         continue;
@@ -336,22 +334,23 @@ struct GradientPieces {
     }
   }
 
-  // Elements of 16 bits are read and written as they are, where they lie in one piece.
   void run_pair(int64_t n) {
-    char* at[G::kArrays];
-    for (int k = 0; k < G::kArrays; ++k) {
+    const auto given = [&](G::Array k) {
       char* const buffer = reinterpret_cast<char*>(values[k]);
-      char* const place = is_half ? reader.stored(k) : nullptr;
-      at[k] = place ? place : buffer;
-      if (is_half && is_read(k)) reader.load_stored(k, buffer);
-    }
-    char *const to = at[G::kTo], *const other = at[G::kToWeights];
-    pair_kernel(at[G::kDy], at[G::kX], at[G::kWeights], g.of_weights ? other : to,
-                g.of_weights ? to : other, g.accumulate, n);
-    for (G::Array k : {G::kTo, G::kToWeights}) {
-      if (!is_half && s.data[k]) write(k, n);
-      if (is_half && s.data[k] && !reader.stored(k)) reader.scatter(k, at[k]);
-    }
+      return g.is_half ? reader.load(k, buffer) : buffer;
+    };
+    double *const by_x = values[G::kSlope], *const by_t = values[G::kMean];  // which no pair has
+    pair_kernel(given(G::kDy), given(G::kX), given(G::kWeights), reinterpret_cast<char*>(by_x),
+                reinterpret_cast<char*>(by_t), n);
+    store(g.of_weights ? G::kToWeights : G::kTo, by_x, n);
+    store(g.of_weights ? G::kTo : G::kToWeights, by_t, n);
+  }
+
+  void store(G::Array k, const double* from, int64_t n) {
+    if (!s.data[k]) return;
+    if (g.is_half) return reader.store(k, reinterpret_cast<const char*>(from), g.accumulate);
+    for (int64_t i = 0; i < n; ++i) values[k][i] = g.accumulate ? values[k][i] + from[i] : from[i];
+    write(k, n);
   }
 
   void choose(int64_t n) {
@@ -454,7 +453,7 @@ void prepare(WeightedGradient* g, const KernelTable& table, const WeightedGradie
   const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
   const bool are_alike = is_xs(call.arrays[G::kTo]) && is_xs(call.arrays[G::kDy]) &&
                          is_xs(call.arrays[G::kWeights]) && is_xs(other);
-  g->pair_dtype = g->pair && are_alike && x.dtype < kF32 ? x.dtype : int(kF64);
+  g->is_half = g->pair && are_alike && x.dtype < kF32;
   g->of = call.pair                    ? kTermByX + kItself
           : call.of_weights            ? kMeanByWeights
           : call.arrays[G::kMean].data ? kBothByX
@@ -570,8 +569,9 @@ int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels) {
   return planned_workspace<WeightedMoments>(call, call.x(), kernels);
 }
 
-void run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate) {
+bool run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate) {
   reduce_planned(moments_partition, call, call.x(), execution, is_degenerate);
+  return false;
 }
 
 bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels) {

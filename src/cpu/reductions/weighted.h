@@ -99,9 +99,9 @@ void reduce_planned(void (*partition)(const Plan*, int64_t, int64_t), const Call
                 resolve_threads(size_of(x)));
 }
 
-// Moments. is_degenerate: as Reducer's.
+// Moments. is_degenerate: as Reducer's. No label is wrong, for there are none.
 int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels);
-void run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate);
+bool run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate);
 
 // The gradient of a statistic with respect to x, or to the weights. Returns whether a label was out
 // of range, before it writes anything; so does the next one.

@@ -112,37 +112,17 @@ void pair_terms(double* x, const double* t, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = Of::of(x[i], t[i]);
 }
 
-template <class Of, class T>
+template <class Of, class C>
 void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char* to_x, char* to_t,
-                    bool accumulate, int64_t n) {
-  using C = Compute<T>;
-  Wide<T> wide_dy, wide_x, wide_t, wide_dx, wide_dt, wide_old;
-  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto read = [&](Wide<T>& wide, const char* from) FASTACT_INLINED {
-      return wide.read(reinterpret_cast<const T*>(from) + i, m);
-    };
-    T *const dx = reinterpret_cast<T*>(to_x) + i, *const dt = reinterpret_cast<T*>(to_t) + i;
-    const C *dy = read(wide_dy, of_dy), *x = read(wide_x, of_x), *t = read(wide_t, of_t);
-    C *by_x = wide_dx.buffer, *by_t = wide_dt.buffer;
+                    int64_t n) {
+  const C *dy = pointer<C>(of_dy), *x = pointer<C>(of_x), *t = pointer<C>(of_t);
+  C* __restrict dx = pointer<C>(to_x), * __restrict dt = pointer<C>(to_t);
 #pragma omp simd
-    for (int64_t k = 0; k < m; ++k) {
-      const PairSlopes<C> slopes = Of::slopes(x[k], t[k]);
-      by_x[k] = gradient_of_mean(dy[k], slopes.by_x);
-      by_t[k] = gradient_of_mean(dy[k], slopes.by_t);
-    }
-    const auto write = [&](T* to, C* wide) FASTACT_INLINED {
-      if (accumulate) {
-        const C* old = wide_old.read(to, m);
-#pragma omp simd
-        for (int64_t k = 0; k < m; ++k) wide[k] += old[k];
-      }
-      if constexpr (is_half<T>)
-        chunk_from_float(wide, to, m);
-      else
-        memcpy(to, wide, m * sizeof(T));
-    };
-    write(dx, by_x), write(dt, by_t);
-  });
+  for (int64_t i = 0; i < n; ++i) {
+    const PairSlopes<C> slopes = Of::slopes(x[i], t[i]);
+    dx[i] = gradient_of_mean(dy[i], slopes.by_x);
+    dt[i] = gradient_of_mean(dy[i], slopes.by_t);
+  }
 }
 
 // The gradients of an element; s: slope times dy, d: x - mean.
@@ -178,8 +158,7 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD_STAGED(what) \
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
-#define FASTACT_PAIR_GRADIENTS(name, Of) \
-  {pair_gradients<Of, f16>, pair_gradients<Of, bf16>, nullptr, pair_gradients<Of, double>},
+#define FASTACT_PAIR_GRADIENTS(name, Of) {pair_gradients<Of, float>, pair_gradients<Of, double>},
 #define FASTACT_TERM_GRADIENT(name, Term) gradient<ByTerm<Term>>,
 
 extern const WeightingKernels weighting_kernels;
