@@ -128,7 +128,7 @@ struct BiasBackward : BiasChunks {
       const Bias b = bias_of_chunk();
       act.kernels->backward[act.activation][plan.is_double](
           gradient, from, b.at, b.period, to, z, count, gradient == dy ? 0 : ahead, act.parameters,
-          phase, lanes ? *lanes : nullptr);
+          phase % kLanes, lanes ? *lanes : nullptr);
     } else {
       add_all(reader.load(BiasCall::kX, x), z);
       char* const operands[] = {const_cast<char*>(gradient), z, to};

@@ -10,6 +10,7 @@
 #include "cpu/activations/kernels.h"
 #include "cpu/core/native_function.h"
 #include "cpu/core/tensor_iterator.h"
+#include "cpu/reductions/summing_pass.h"
 #include "cpu/reductions/weighted.h"
 
 namespace fastact {
@@ -33,70 +34,52 @@ void sum_backward(const SumBackwardCall& call, const KernelTable* kernels) noexc
 }
 
 // The sum of the squares of all elements, and its gradient 2 x, in one pass.
-struct SquareGrad : Reducer {
+struct SquareGrad {
   enum { kX, kGrad };
 
-  StridedOperands operands;
+  FusedPlan plan;
+  ChannelSums sums;  // of one channel
 };
 
-struct Squares : BlockSource {
-  const StridedOperands& s;
-  const Reducer& r;
-  ChunkReader reader;
+struct Squares : Chunks {
+  static constexpr int kSums = 1, kSummed[] = {SquareGrad::kGrad};
+  static constexpr bool kTakesRows = false;
+  const ChannelSums& sums;
+  const char* made[kSums];
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char wide[kPiece * sizeof(float)];
   alignas(64) char grad[kPiece * sizeof(double)];
-  OpenBlock open;
-  double sum;
 
-  explicit Squares(const SquareGrad& a) : s(a.operands), r(a), reader(a.operands) {}
+  explicit Squares(const SquareGrad& a) : Chunks(a.plan), sums(a.sums) {}
 
-  Results block(int64_t, int64_t, int64_t term, int64_t terms) override {
-    std::fill_n(open.lanes, kLanes, -0.0);
-    for (int64_t done = 0, n; done < terms; done += n) {
-      n = std::min(kPiece, terms - done);
-      reader.go(0, term + done, n);
-      const char* from = reader.load_stored(SquareGrad::kX, x);
-      r.kernels->add_terms(from, n, done, 0, 0, open.lanes);
-      if (s.dtype != s.compute_dtype) {
-        reader.to_compute(SquareGrad::kX, from, wide, n);
-        from = wide;
-      }
-      char* to = reader.direct(SquareGrad::kGrad);
-      s.kernels->plus[s.compute_item == sizeof(double)](from, from, to ? to : grad, n);
-      if (!to) reader.store(SquareGrad::kGrad, grad, false);
+  void compute(int64_t phase, double* const* lanes) {
+    const char* from = made[0] = reader.load_stored(SquareGrad::kX, x);
+    if (lanes) sums.each[0].kernels->add_terms(from, count, phase, 0, 0, *lanes);
+    if (s.dtype != s.compute_dtype) {
+      reader.to_compute(SquareGrad::kX, from, wide, count);
+      from = wide;
     }
-    r.kernels->end_terms(open.lanes, terms, 0, &sum, 1);
-    return {&sum, nullptr, 1};
+    char* const to = reader.target(SquareGrad::kGrad, grad, false);
+    s.kernels->plus[plan.is_double](from, from, to, count);
+    reader.finish(SquareGrad::kGrad, to, grad, false);
   }
 };
 
-void prepare(SquareGrad* square, const KernelTable& table, const SquareCall& call) {
-  const int dtype = call.x.dtype, dtypes[] = {dtype, dtype};
-  const Operand arrays[] = {call.x, call.grad};
-  plan_operands(&square->operands, table.convert, 2, arrays, dtypes, SquareGrad::kX, -1, true);
-  Reducer* r = square;
-  set_accumulator(r, table.reduce, kSquare, dtype);
-  r->terms.size = square->operands.size();
-  set_output(r, call.y.data, dtype,
-             reinterpret_cast<uintptr_t>(call.y.data) % uintptr_t(item_size(dtype)) == 0);
-  r->layout = Reducer::kRows;
-  r->row = r->tile = r->tasks = 1;
-  cut_terms(r);
-}
-
-void square_partition(const SquareGrad* square, int64_t index, int64_t partitions) {
-  Squares squares(*square);
-  reduce_tasks(square, 1, squares, index, partitions);
-}
-
-int64_t square_workspace(const SquareCall& call, const KernelTable* kernels) {
-  return planned_workspace<SquareGrad>(call, call.x, kernels);
+int64_t square_workspace(const SquareCall& call, const KernelTable*) {
+  return channel_workspace(call.x, -1);
 }
 
 void square_value_and_grad(const SquareCall& call, Execution* execution) {
   if (is_empty(call.x)) return fill(call.y, 0);
-  reduce_planned(square_partition, call, call.x, execution);
+  const KernelTable& table = *execution->kernels;
+  const Operand arrays[] = {call.x, call.grad};
+  SquareGrad square;
+  square.plan.accumulate = false;
+  plan_pass(&square.plan, table.convert, call.x.dtype, 2, arrays, SquareGrad::kX, -1, true);
+  add_sum(&square.sums, square.plan, table.reduce, {call.y.data, 0, call.y.dtype}, false);
+  set_accumulator(square.sums.each, table.reduce, kSquare, call.x.dtype);
+  run_with_sums(run_summing_pass<Squares, SquareGrad>, &square, execution->workspace,
+                execution->bytes, size_of(call.x));
 }
 
 void broadcast(const BroadcastCall& call, const KernelTable* kernels) noexcept {
@@ -108,30 +91,20 @@ void fill_one(const FillCall& call, const KernelTable*) noexcept {
   memcpy(call.y.data, &call.bits, item_size(call.y.dtype));
 }
 
-// Whether elements count more or less than once, or have a dtype that is converted first.
-bool needs_weights(const MomentsCall& call) { return call.is_weighted() || call.x().dtype > kF64; }
-
-int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels) {
-  return needs_weights(call) ? weighted_workspace(call, kernels)
-                             : planned_workspace<Reducer>(call, call.x(), kernels);
-}
-
-// Runs run(is_degenerate), and warns of results that have no weights, or too few elements.
-template <class Run>
-void run_and_warn(const MomentsCall& call, Execution* execution, Run run) {
+// Warns of results that have no weights, or too few elements. Returns what `run` does.
+bool run_and_warn(const MomentsCall& call, Execution* execution,
+                  bool (*run)(const MomentsCall&, Execution*, int* is_degenerate)) {
   int is_degenerate = 0;
-  run(call.warning || call.inputs[MomentsCall::kWeights].shape ? &is_degenerate : nullptr);
+  const bool looks = call.warning || call.inputs[MomentsCall::kWeights].shape;
+  const bool has_wrong_label = run(call, execution, looks ? &is_degenerate : nullptr);
   if (is_degenerate & kNoWeights)
     execution->warn("weights that are negative or not finite; what they are part of is NaN");
   if (is_degenerate & kTooFew && call.warning) execution->warn(call.warning);
+  return has_wrong_label;
 }
 
 void moments(const MomentsCall& call, Execution* execution) {
-  run_and_warn(call, execution, [&](int* is_degenerate) {
-    needs_weights(call)
-        ? run_weighted(call, execution, is_degenerate)
-        : reduce_planned(reduce_partition, call, call.x(), execution, is_degenerate);
-  });
+  run_and_warn(call, execution, run_moments);
 }
 
 void moments_backward(const MomentsBackwardCall& call, const KernelTable* kernels) noexcept {
@@ -167,10 +140,7 @@ void weighted_gradient(const WeightedGradientCall& call, Execution* execution) {
 }
 
 void grouped(const MomentsCall& call, Execution* execution) {
-  run_and_warn(call, execution, [&](int* is_degenerate) {
-    if (run_grouped(call, execution, is_degenerate))
-      refuse_labels(call.op, groups_of(call.model()));
-  });
+  if (run_and_warn(call, execution, run_grouped)) refuse_labels(call.op, groups_of(call.model()));
 }
 
 }  // namespace

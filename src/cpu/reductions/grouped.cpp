@@ -47,8 +47,7 @@ constexpr int64_t kMostTile = 256;
 constexpr int64_t kMostGroupChunks = 16;
 constexpr int64_t kTermsOfGroup = 48;  // of a chunk: as many as make merging cheap beside them
 constexpr int64_t kLeastChunk = 4096;
-constexpr int64_t kLeastRow = 16;  // outputs of one label that are worth a list of the terms
-constexpr int64_t kPrefetchedRow = 1024;
+constexpr int64_t kLeastRow = 16;        // outputs of one label that are worth a list of the terms
 constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
 constexpr int64_t kSparse = 4;           // groups a label from which ranks are worth a search
 
@@ -56,9 +55,8 @@ constexpr int64_t kSparse = 4;           // groups a label from which ranks are 
 enum Operands { kX, kWeights, kWhere, kLabels, kY, kOperands };
 
 // The plan of the elements: how they are read, and added to a lane.
-struct GroupedTerms {
-  StridedOperands operands;  // rows: the outputs; columns: the terms
-  const GroupedKernels* kernels;
+struct GroupedTerms : LabelledArrays {  // rows: the outputs; columns: the terms
+  const LaneKernels* kernels;
   int lane;  // LaneKind
   int term;
   bool is_double, skips, is_by_output;
@@ -68,12 +66,10 @@ struct GroupedTerms {
 
 // The groups, and the labels that name them.
 struct Groups {
-  int64_t groups;  // that have lanes: all, or as many as may be met
-  int64_t all_groups;
-  int64_t ranked;           // labels that become ranks; 0: they are groups
-  const int64_t* met;       // the group of each rank; null: it is the rank
-  int64_t group_stride;     // of the results, in bytes
-  int has_wrong_label = 0;  // OUT
+  int64_t groups;        // that have lanes: all, or as many as may be met
+  int64_t ranked;        // labels that become ranks; 0: they are groups
+  const int64_t* met;    // the group of each rank; null: it is the rank
+  int64_t group_stride;  // of the results, in bytes
 };
 
 // The tasks, and the lanes of each in the workspace.
@@ -88,13 +84,11 @@ struct LaneTasks {
 
 struct Grouped : GroupedTerms, Groups, LaneTasks {
   Reducer reducer;  // stores the results
-  bool is_listed;   // the workspace has a list of the terms
-  bool is_divided;  // listed: a mean is a sum over the number of its terms
+  bool is_listed;   // the workspace has a list of the terms:
+  bool is_divided;  // a mean is a sum over the number of its terms
+  int64_t *starts,
+      *offsets;  // of group g the offsets starts[g] .. starts[g + 1], one after another
 };
-
-// Partitions note these in the plan that all of them read.
-void note(const int& flag) { __atomic_store_n(const_cast<int*>(&flag), 1, __ATOMIC_RELAXED); }
-void note_wrong_label(const Grouped& g) { note(g.has_wrong_label); }
 
 int64_t tile_width(const Grouped& g, int64_t tile) {
   return std::min(g.tile, g.operands.rows.size - tile * g.tile);
@@ -105,13 +99,121 @@ int64_t lanes_of(const Grouped& g) { return g.tile * g.groups; }
 
 char* slot(const Grouped& g, int64_t index) { return g.lanes + index * g.bytes_of_slot; }
 
-// Results of lanes, as store_results takes them.
-struct LaneResults {
+struct GroupedInputs {
   const Grouped& g;
+  const StridedOperands& s;
+  const ReduceTable& table;
+  ElementStager stager;
+  alignas(64) int64_t at[kStaged];
+  // Results of lanes, as store_results takes them.
   alignas(64) double values[kMostSets][kTile];
   alignas(64) double errors[kMostSets][kTile];
 
-  explicit LaneResults(const Grouped& grouped) : g(grouped) {}
+  explicit GroupedInputs(const Grouped& grouped)
+      : g(grouped),
+        s(grouped.operands),
+        table(*grouped.reducer.table),
+        stager(s, table, kWeightProduct) {}
+
+  // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
+  void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
+    if (g.is_plain) return add_plain(first, term, end, lanes);
+    for_staged(first, n, term, end,
+               [&](const double* w, int64_t count) { add_staged(w, count, lanes); });
+  }
+
+  // visit(weights, how many) for pieces of these terms, whose numbers are in x, and lanes in at.
+  template <class Visit>
+  void for_staged(int64_t first, int64_t n, int64_t term, int64_t end, Visit visit) {
+    const int64_t rows = std::max<int64_t>(kStaged / n, 1);
+    for (int64_t terms; term < end; term += terms) {
+      terms = std::min(rows, end - term);
+      find_lanes(first, n, term, terms);
+      stager.read(kX, first, n, term, terms, stager.x);
+      visit(stage_weights(first, n, term, terms), terms * n);
+    }
+  }
+
+  // Adds terms of one output whose elements and labels are contiguous.
+  void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
+    const int64_t item = s.items[kX], label = s.items[kLabels];
+    const char *from = s.row(kX, output), *labels = s.row(kLabels, output);
+    const auto kernel = g.kernels->add_plain[label == sizeof(int64_t)];
+    for (int64_t n; term < end; term += n) {
+      n = std::min(kStaged, end - term);
+      if (has_runs(labels + term * label, label, n))
+        add_runs(from + term * item, output, term, n, lanes);
+      else if (kernel(from + term * item, labels + term * label, n, g.groups, g.skips, lanes,
+                      lanes_of(g) + 1))
+        note(g.has_wrong_label);
+    }
+  }
+
+  // Whether labels change so seldom that runs of one are worth a call.
+  static bool has_runs(const char* labels, int64_t item, int64_t n) {
+    for (int64_t i = 0; i < kProbes; ++i) {
+      const char* const at = labels + i * (n - 1) / kProbes * item;
+      if (n <= kProbes || memcmp(at, at + item, item)) return false;
+    }
+    return true;
+  }
+
+  // Runs of elements of one group: each is a block.
+  void add_runs(const char* from, int64_t output, int64_t term, int64_t n, char* lanes) {
+    find_lanes(output, 1, term, n);
+    const int plain[] = {kItself, kMoments}, valid[] = {kValidMean, kValidMoments};
+    const int what = (g.skips ? valid : plain)[g.lane];
+    const int64_t start = 0;
+    double results[kMostSets];
+    for (int64_t i = 0, run; i < n; i += run) {
+      run = std::find_if(at + i, at + n, [&](int64_t lane) { return lane != at[i]; }) - (at + i);
+      const Accumulator& of = table.accumulators[what];
+      of.kernels[s.dtypes[kX]].blocks(from + i * s.items[kX], &start, 1, run, 0, results, 1);
+      const double count = g.skips ? results[of.sets - 1] : double(run);
+      if (g.lane == kLaneMoments)
+        results[2] =
+            g.is_double ? lost_by_mean(from + i * sizeof(double), run, count, *results) : 0;
+      g.kernels->add_block(results, count, at[i], lanes, lanes_of(g) + 1);
+    }
+  }
+
+  // Returns what the rounding of a mean lost, of a run of n doubles; `count` are not skipped.
+  double lost_by_mean(const char* from, int64_t n, double count, double mean) const {
+    alignas(64) double lanes[kMostSets * kLanes];
+    std::fill_n(lanes, kMostSets * kLanes, -0.0);
+    const int what = g.skips ? kValidMoments : kMoments;
+    table.accumulators[what].kernels[kF64].add_terms(from, n, 0, mean, 0, lanes);
+    table.fold(lanes, kLanes, 1);
+    return *lanes / count;
+  }
+
+  const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    if (!stager.has_weights()) return nullptr;
+    stager.read_weights(first, n, term, terms);
+    const int64_t none = lanes_of(g);
+#pragma omp simd
+    for (int64_t i = 0; i < terms * n; ++i) at[i] = stager.weights[i] != 0 ? at[i] : none;
+    return s.data[kWeights] ? stager.weights : nullptr;
+  }
+
+  void add_staged(const double* w, int64_t n, char* lanes) {
+    for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
+    const int64_t count = lanes_of(g) + 1;
+    if (w) return g.kernels->add_weighted(stager.x, w, at, n, g.skips, lanes, count);
+    g.kernels->add(reinterpret_cast<const char*>(stager.x), reinterpret_cast<const char*>(at), n,
+                   count, g.skips, lanes, count);
+  }
+
+  void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const auto find = g.table->find_lanes[s.dtypes[kLabels] == kI64];
+    for_tile(s, kLabels, first, n, term, terms,
+             [&](const char* from, int64_t stride, int64_t done, int64_t size) {
+               const bool is_row = n > 1;
+               if (find(from, stride, size, g.all_groups, g.tile, is_row ? done % n : 0, is_row,
+                        lanes_of(g), at + done))
+                 note(g.has_wrong_label);
+             });
+  }
 
   // The results of n outputs from `output` on, whose lanes begin at `lane` of a slot.
   void store(const Reducer& r, char* slot, int64_t lane, int64_t output, int64_t n) {
@@ -139,121 +241,7 @@ struct LaneResults {
   }
 
   void read(char* slot, int64_t lane, int64_t n) {
-    g.kernels->read[g.lane](slot, lanes_of(g) + 1, lane, n, values[0], errors[0], kTile);
-  }
-};
-
-struct GroupedInputs {
-  const Grouped& g;
-  const StridedOperands& s;
-  const Reducer& r;
-  ElementStager stager;
-  alignas(64) int64_t at[kStaged];
-  LaneResults lane_results;
-  bool has_wrong = false;
-
-  explicit GroupedInputs(const Grouped& grouped)
-      : g(grouped),
-        s(grouped.operands),
-        r(grouped.reducer),
-        stager(s, *r.table, kWeightProduct),
-        lane_results(g) {}
-
-  // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
-  void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
-    if (g.is_plain) return add_plain(first, term, end, lanes);
-    for_staged(first, n, term, end,
-               [&](const double* w, int64_t count) { add_staged(w, count, lanes); });
-    if (has_wrong) note_wrong_label(g);
-  }
-
-  // visit(weights, how many) for pieces of these terms, whose numbers are in x, and lanes in at.
-  template <class Visit>
-  void for_staged(int64_t first, int64_t n, int64_t term, int64_t end, Visit visit) {
-    const int64_t rows = std::max<int64_t>(kStaged / n, 1);
-    for (int64_t terms; term < end; term += terms) {
-      terms = std::min(rows, end - term);
-      find_lanes(first, n, term, terms);
-      stager.read(kX, first, n, term, terms, stager.x);
-      visit(stage_weights(first, n, term, terms), terms * n);
-    }
-  }
-
-  // Adds terms of one output whose elements and labels are contiguous.
-  void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
-    const int64_t item = s.items[kX], label = s.items[kLabels];
-    const char *from = s.row(kX, output), *labels = s.row(kLabels, output);
-    const auto kernel =
-        g.kernels->add_plain[g.lane][item == sizeof(double)][label == sizeof(int64_t)];
-    for (int64_t n; term < end; term += n) {
-      n = std::min(kStaged, end - term);
-      if (has_runs(labels + term * label, label, n))
-        add_runs(from + term * item, output, term, n, lanes);
-      else
-        has_wrong |= kernel(from + term * item, labels + term * label, n, g.groups, g.skips, lanes,
-                            lanes_of(g) + 1);
-    }
-    if (has_wrong) note_wrong_label(g);
-  }
-
-  // Whether labels change so seldom that runs of one are worth a call.
-  static bool has_runs(const char* labels, int64_t item, int64_t n) {
-    for (int64_t i = 0; i < kProbes; ++i) {
-      const char* const at = labels + i * (n - 1) / kProbes * item;
-      if (n <= kProbes || memcmp(at, at + item, item)) return false;
-    }
-    return true;
-  }
-
-  // Runs of elements of one group: each is a block.
-  void add_runs(const char* from, int64_t output, int64_t term, int64_t n, char* lanes) {
-    find_lanes(output, 1, term, n);
-    const int plain[] = {kItself, kMoments}, valid[] = {kValidMean, kValidMoments};
-    const int what = (g.skips ? valid : plain)[g.lane];
-    const int64_t start = 0;
-    double results[kMostSets];
-    for (int64_t i = 0, run; i < n; i += run) {
-      run = std::find_if(at + i, at + n, [&](int64_t lane) { return lane != at[i]; }) - (at + i);
-      const Accumulator& of = r.table->accumulators[what];
-      of.kernels[s.dtypes[kX]].blocks(from + i * s.items[kX], &start, 1, run, 0, results, 1);
-      const double count = g.skips ? results[of.sets - 1] : double(run);
-      if (g.lane == kLaneMoments)
-        results[2] =
-            g.is_double ? lost_by_mean(from + i * sizeof(double), run, count, *results) : 0;
-      g.kernels->add_block[g.lane](results, count, at[i], lanes, lanes_of(g) + 1);
-    }
-  }
-
-  // Returns what the rounding of a mean lost, of a run of n doubles; `count` are not skipped.
-  double lost_by_mean(const char* from, int64_t n, double count, double mean) const {
-    alignas(64) double lanes[kMostSets * kLanes];
-    std::fill_n(lanes, kMostSets * kLanes, -0.0);
-    const int what = g.skips ? kValidMoments : kMoments;
-    r.table->accumulators[what].kernels[kF64].add_terms(from, n, 0, mean, 0, lanes);
-    r.table->fold(lanes, kLanes, 1);
-    return *lanes / count;
-  }
-
-  const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const double* const counts = stager.has_weights() ? stager.weights : nullptr;
-    if (counts) stager.read_weights(first, n, term, terms);
-    g.kernels->choose(stager.x, counts, g.skips, terms * n, lanes_of(g), at);
-    return s.data[kWeights] ? counts : nullptr;
-  }
-
-  void add_staged(const double* w, int64_t n, char* lanes) {
-    for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
-    g.kernels->add[g.lane](stager.x, w, at, n, g.is_double, lanes, lanes_of(g) + 1);
-  }
-
-  void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const auto find = g.kernels->find_lanes[s.dtypes[kLabels] == kI64];
-    for_tile(s, kLabels, first, n, term, terms,
-             [&](const char* from, int64_t stride, int64_t done, int64_t size) {
-               const bool is_row = n > 1;
-               has_wrong |= find(from, stride, size, g.all_groups, g.tile, is_row ? done % n : 0,
-                                 is_row, lanes_of(g), at + done);
-             });
+    g.kernels->read(slot, lanes_of(g) + 1, lane, n, values[0], errors[0], kTile);
   }
 };
 
@@ -283,13 +271,13 @@ void for_lanes(const Grouped& g, int64_t tile, int64_t first, int64_t n, Store s
 void store_lanes(GroupedInputs& inputs, int64_t tile, char* lanes, int64_t first, int64_t n) {
   for_lanes(inputs.g, tile, first, n,
             [&](const Reducer& r, int64_t lane, int64_t output, int64_t m) {
-              inputs.lane_results.store(r, lanes, lane, output, m);
+              inputs.store(r, lanes, lane, output, m);
             });
 }
 
 // The lanes of a task before its first element.
 char* clear(const Grouped& g, char* lanes) {
-  g.kernels->clear[g.lane](lanes, lanes_of(g) + 1);
+  g.kernels->clear(lanes, lanes_of(g) + 1);
   return lanes;
 }
 
@@ -301,9 +289,9 @@ FASTACT_RARE bool find_scales(GroupedInputs& inputs, int64_t tile, char* lanes, 
   std::fill_n(scales, count + 1, -1.0);
   for (int64_t lane = 0, n; lane < count; lane += n) {
     n = std::min(kTile, count - lane);
-    inputs.lane_results.read(lanes, lane, n);
+    inputs.read(lanes, lane, n);
     for (int64_t i = 0; i < n; ++i)
-      if (inputs.lane_results.is_far(i)) scales[lane + i] = 0;
+      if (inputs.is_far(i)) scales[lane + i] = 0;
   }
   const auto is_any = [=] {
     return std::any_of(scales, scales + count, [](double scale) { return scale >= 0; });
@@ -314,6 +302,7 @@ FASTACT_RARE bool find_scales(GroupedInputs& inputs, int64_t tile, char* lanes, 
                       for (int64_t i = 0; i < n; ++i) {
                         double& peak = scales[inputs.at[i]];
                         const double size = std::abs(inputs.stager.x[i]);
+                        if (g.skips && size != size) continue;
                         if (peak >= 0) peak = size <= kMostDouble ? std::max(peak, size) : HUGE_VAL;
                       }
                     });
@@ -344,26 +333,11 @@ FASTACT_RARE void rescale_tile(GroupedInputs& inputs, int64_t tile, char* lanes)
   for_lanes(g, tile, 0, count, [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       if (scales[lane + i] < 0) continue;
-      inputs.lane_results.read(lanes, lane + i, 1);
-      store_rescaled(r, output + i,
-                     inputs.lane_results.rescaled(0, inverse_power(scales[lane + i])));
+      inputs.read(lanes, lane + i, 1);
+      store_rescaled(r, output + i, inputs.rescaled(0, inverse_power(scales[lane + i])));
     }
   });
 }
-
-// The list of terms: of group g the offsets starts[g] .. starts[g + 1], of all groups in turn. The
-// labels are copied as they are compared: a thread that changes them meanwhile changes no place in
-// the list.
-struct TermList {
-  int64_t *starts, *offsets, *labels;
-  explicit TermList(const Grouped& g)
-      : starts(reinterpret_cast<int64_t*>(g.lanes)),
-        offsets(starts + g.groups + 2),
-        labels(offsets + g.operands.columns.size) {}
-  static int64_t size(const Grouped& g) {
-    return (g.groups + 2 + 2 * g.operands.columns.size) * int64_t(sizeof(int64_t));
-  }
-};
 
 // The outputs of no elements.
 void store_nothing(const Grouped& g, const Reducer& of, const Axes& outputs, int64_t first,
@@ -380,22 +354,11 @@ void store_nothing(const Grouped& g, const Reducer& of, const Axes& outputs, int
 
 // The reduction of one group.
 void choose_group(const Grouped& g, int64_t group, Reducer* r) {
-  const TermList list(g);
   choose_results(g, group, r);
-  r->listed = list.offsets + list.starts[group];
-  r->terms.size = list.starts[group + 1] - list.starts[group];
+  r->listed = g.offsets + g.starts[group];
+  r->terms.size = g.starts[group + 1] - g.starts[group];
   r->divisor = g.is_divided ? double(r->terms.size) : 1.0;
   if (r->terms.size > 0) cut_terms(r);
-}
-
-// The beginnings of a group's rows, which lie anywhere: the hardware finds the rest. Longer groups
-// have it read ahead meanwhile.
-void prefetch_rows(const Grouped& g, const TermList& list, int64_t group) {
-  if (group >= g.groups) return;
-  const int64_t first = list.starts[group];
-  const int64_t end = std::min(list.starts[group + 1], first + kFewTerms);
-  const int64_t bytes = std::min(g.reducer.row * g.reducer.item, kPrefetchedRow);
-  for (int64_t i = first; i < end; ++i) prefetch_bytes(g.reducer.x + list.offsets[i], bytes);
 }
 
 // reduce_partition of a task with few terms: of most groups, where there are many.
@@ -411,17 +374,15 @@ void sum_few(const Reducer& r, int64_t task) {
 
 // Tasks of all groups, one group after the other, in parts of as many terms.
 void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
-  const TermList list(g);
-  const int64_t tasks = g.reducer.tasks, each = list.starts[g.groups] + g.groups;
+  const int64_t tasks = g.reducer.tasks, each = g.starts[g.groups] + g.groups;
   const int64_t begin = each * tasks * index / partitions;
   const int64_t end = each * tasks * (index + 1) / partitions;
   const bool is_plain = g.reducer.accumulator->sets == 1;
   Reducer r = g.reducer;
   for (int64_t group = 0; group < g.groups; ++group) {
-    const int64_t at = (list.starts[group] + group) * tasks;
-    const int64_t terms = list.starts[group + 1] - list.starts[group] + 1;
+    const int64_t at = (g.starts[group] + group) * tasks;
+    const int64_t terms = g.starts[group + 1] - g.starts[group] + 1;
     if (at + terms * tasks <= begin || at >= end) continue;
-    prefetch_rows(g, list, group + 1);
     choose_group(g, group, &r);
     if (r.terms.size == 0) {
       if (at >= begin) store_nothing(g, r, r.outputs, 0, r.outputs.size);
@@ -438,10 +399,9 @@ bool has_labelled_rows(const Grouped& g) {
   const StridedOperands& s = g.operands;
   const OperandAxes& rows = s.rows;
   const int64_t last = rows.count - 1;
-  for (int i = 0; i < rows.count; ++i)
-    if (rows.stride[kLabels][i] != 0) return false;
-  return last >= 0 && !s.data[kWeights] && !s.data[kWhere] && is_readable(s, kX) &&
-         rows.stride[kX][last] == s.items[kX] && rows.length[last] >= kLeastRow &&
+  return last >= 0 && are_shared(rows, kLabels) && !s.data[kWeights] && !s.data[kWhere] &&
+         is_readable(s, kX) && rows.stride[kX][last] == s.items[kX] &&
+         rows.length[last] >= kLeastRow &&
          s.columns.size <= std::max(kFewListed, g.groups * rows.size);
 }
 
@@ -483,11 +443,6 @@ Axes outputs_of(const Grouped& g, int64_t groups) {
   return outputs;
 }
 
-bool are_shared(const OperandAxes& rows, int k) {
-  return std::all_of(rows.stride[k], rows.stride[k] + rows.count,
-                     [](int64_t stride) { return stride == 0; });
-}
-
 // Whether results may be those of lanes that left the range of double.
 bool may_be_far(const Grouped& g, const MomentsCall& call) {
   const StridedOperands& s = g.operands;
@@ -515,18 +470,19 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   const int64_t outputs = s.rows.size, terms = s.columns.size;
 
   const bool has_m2 = call.of_m2 != kNothing && call.of_m2 != kTotal;
-  g->kernels = table.grouped;
+  g->table = table.grouped, g->labels = kLabels;
   g->lane = has_m2 ? kLaneMoments : kLaneSum;
   g->term = call.term;
   g->skips = call.skips || call.term == kValid;
   g->is_double = s.dtypes[kX] == kF64 || s.dtypes[kX] == kI64;
+  g->kernels = &table.grouped->lanes[g->lane][g->is_double];
   g->all_groups = groups_of(model);
   const int64_t labels = are_shared(s.rows, kLabels) ? terms : outputs * terms;
   g->ranked = g->all_groups / kSparse >= labels ? labels : 0;
   g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
   g->met = nullptr;
   g->is_by_output = outputs == 1 || last_step(s.columns, kX) <= last_step(s.rows, kX);
-  const int64_t of_lane = g->kernels->lane_bytes[g->lane];
+  const int64_t of_lane = g->kernels->bytes;
   const int64_t most = kLanesBytes / (of_lane * g->groups);
   g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
   g->tiles = ceil_div(outputs, g->tile);
@@ -559,25 +515,29 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   if (g->is_listed) plan_listed(g, call);
 }
 
-void list_terms(const Grouped* g) {
+void list_terms(Grouped* g) {
   const StridedOperands& s = g->operands;
   const int64_t terms = s.columns.size;
-  const TermList list(*g);
-  std::fill_n(list.starts, g->groups + 2, 0);
-  if (read_labels(s, kLabels, *g->kernels, 0, 0, terms, g->groups, list.labels))
-    return note_wrong_label(*g);
+  g->starts = reinterpret_cast<int64_t*>(g->lanes);
+  g->offsets = g->starts + g->groups + 2;
+  // A copy: a thread that changes labels meanwhile changes no place in the list.
+  int64_t* const labels = g->offsets + terms;
+  std::fill_n(g->starts, g->groups + 2, 0);
+  read_labels(*g, 0, 0, terms, labels);
+  if (g->has_wrong_label) return;
   // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
   for (int64_t i = 0; i < terms; ++i)
-    if (list.labels[i] >= 0) ++list.starts[list.labels[i] + 2];
-  for (int64_t i = 0; i < g->groups; ++i) list.starts[i + 2] += list.starts[i + 1];
+    if (labels[i] >= 0) ++g->starts[labels[i] + 2];
+  for (int64_t i = 0; i < g->groups; ++i) g->starts[i + 2] += g->starts[i + 1];
   for (int64_t i = 0; i < terms; ++i)
-    if (list.labels[i] >= 0)
-      list.offsets[list.starts[list.labels[i] + 1]++] = s.columns.offset(kX, i);
+    if (labels[i] >= 0) g->offsets[g->starts[labels[i] + 1]++] = s.columns.offset(kX, i);
 }
 
 int64_t bytes_needed(const Grouped* g) {
   const int64_t of_ranks = 2 * g->ranked * int64_t(sizeof(int64_t));
-  return of_ranks + (g->is_listed ? TermList::size(*g) : g->slots * g->bytes_of_slot);
+  return of_ranks + (g->is_listed
+                         ? (g->groups + 2 + 2 * g->operands.columns.size) * int64_t(sizeof(int64_t))
+                         : g->slots * g->bytes_of_slot);
 }
 
 void rank_labels(Grouped* g) {
@@ -587,8 +547,8 @@ void rank_labels(Grouped* g) {
   int64_t* const ranks = reinterpret_cast<int64_t*>(g->lanes);
   int64_t* const met = ranks + g->ranked;
   for (int64_t i = 0; i < g->ranked; i += columns.size)
-    if (read_labels(s, k, *g->kernels, i / columns.size, 0, columns.size, g->all_groups, ranks + i))
-      return note_wrong_label(*g);
+    read_labels(*g, i / columns.size, 0, columns.size, ranks + i);
+  if (g->has_wrong_label) return;
   int64_t* end = std::copy_if(ranks, met, met, [](int64_t label) { return label >= 0; });
   std::sort(met, end);
   end = std::unique(met, end);
@@ -615,18 +575,6 @@ void store_nothing_partition(const Grouped* g, int64_t index, int64_t partitions
                 begin_of_part(outputs.size, index + 1, partitions));
 }
 
-void check_labels_partition(const Grouped* g, int64_t index, int64_t partitions) {
-  const OperandAxes &rows = g->operands.rows, &columns = g->operands.columns;
-  const int64_t count = are_shared(rows, kLabels) ? 1 : rows.size;
-  int64_t labels[kStaged];
-  for (int64_t i = count * index / partitions; i < count * (index + 1) / partitions; ++i)
-    for (int64_t term = 0, n; term < columns.size; term += n) {
-      n = std::min(kStaged, columns.size - term);
-      if (read_labels(g->operands, kLabels, *g->kernels, i, term, n, g->all_groups, labels))
-        return note_wrong_label(*g);
-    }
-}
-
 void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
   if (g->is_listed) return listed_partition(*g, index, partitions);
   const int64_t tasks = g->tiles * g->chunks, terms = g->operands.columns.size;
@@ -650,7 +598,7 @@ void store_groups_partition(const Grouped* g, int64_t index, int64_t partitions)
     for (int64_t tile = 0; tile < g->tiles; ++tile) {
       char* const all = slot(*g, tile * g->chunks);
       for (int64_t chunk = 1; chunk < g->chunks; ++chunk)
-        g->kernels->merge[g->lane](slot(*g, tile * g->chunks + chunk), all, count + 1, first, n);
+        g->kernels->merge(slot(*g, tile * g->chunks + chunk), all, count + 1, first, n);
       store_lanes(inputs, tile, all, first, n);
     }
   });
@@ -691,7 +639,7 @@ bool run_grouped(const MomentsCall& call, Execution* execution, int* is_degenera
   else if (g.is_listed && g.all_groups)
     list_terms(&g);
   else if (!g.holds_all || !g.all_groups)
-    run(check_labels_partition);
+    run_partitions<LabelledArrays>(threads, check_labels_partition, &g);
   if (g.ranked && !g.has_wrong_label) {
     run(store_nothing_partition);
     if (g.is_listed) list_terms(&g);

@@ -88,19 +88,6 @@ bool find_lanes(const char* labels, int64_t step, int64_t n, int64_t groups, int
   return wrong;
 }
 
-// Loops of their own, as the masks of weighted_kernels.cpp: together they would not vectorise.
-void choose(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
-            int64_t* __restrict at) {
-  if (weights) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) at[i] = weights[i] != 0 ? at[i] : none;
-  }
-  if (skips) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) at[i] = x[i] == x[i] ? at[i] : none;
-  }
-}
-
 // a - b by the units that multiply and add, which are idle while others add.
 FASTACT_HD Pair less(Pair a, Pair b) {
   return Pair{madd(b[0], -1.0, a[0]), madd(b[1], -1.0, a[1])};
@@ -165,11 +152,12 @@ FASTACT_HD void add_some(const double* x, LaneSum* const* at, int64_t n, bool, c
   }
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
-                  const ExactSums& lanes) {
+// Elements with weights. One that does not count has the last lane.
+FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                             bool skips, bool, const ExactSums& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     const double w = weight_or_nan(weights[i]);
-    add_pair(Pair{w * x[i], w}, &lanes.all[at[i]]);
+    add_pair(Pair{w * x[i], w}, &lanes.all[skips & (x[i] != x[i]) ? lanes.count - 1 : at[i]]);
   }
 }
 
@@ -234,14 +222,15 @@ FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, boo
   }
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
-                  bool is_double, const ManyMoments& lanes) {
+FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                             bool skips, bool is_double, const ManyMoments& lanes) {
   for (int64_t i = 0; i < n; ++i) {
-    OpenMoments& batch = lanes.open[at[i]];
-    LaneMoments& lane = lanes.all[at[i]];
+    const int64_t place = skips & (x[i] != x[i]) ? lanes.count - 1 : at[i];
+    OpenMoments& batch = lanes.open[place];
+    LaneMoments& lane = lanes.all[place];
     const double w = weight_or_nan(weights[i]);
     if (batch.left == 0 || w > 2 * lane.heaviest)
-      begin_batch(x[i], w, is_double, true, lanes, at[i]);
+      begin_batch(x[i], w, is_double, true, lanes, place);
     const double d = x[i] - batch.shift, product = w * d;
     batch.first += product;
     batch.second = madd(product, d, batch.second);
@@ -250,23 +239,10 @@ void add_weighted(const double* x, const double* weights, const int64_t* at, int
   }
 }
 
-template <class Of>
-void add_each(const double* x, const int64_t* at, int64_t n, bool is_double, const Of& lanes) {
-  for (int64_t i = 0, some; i < n; i += some) {
-    some = i + kSome <= n ? kSome : n - i;
-    decltype(lanes.open) batches[kSome];
-    for (int64_t k = 0; k < some; ++k) batches[k] = lanes.open + at[i + k];
-    add_some(x + i, batches, some, is_double, lanes);
-  }
-}
-
-// OfDouble: lanes of data that have more digits than float.
-template <class Of, class OfDouble>
-void add(const double* x, const double* weights, const int64_t* at, int64_t n, bool is_double,
-         char* memory, int64_t count) {
-  const OfDouble lanes(memory, count);
-  if (weights) return add_weighted(x, weights, at, n, is_double, lanes);
-  is_double ? add_each(x, at, n, true, lanes) : add_each(x, at, n, false, Of(memory, count));
+template <class Of, bool is_double>
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool skips,
+                  char* memory, int64_t count) {
+  add_weighted(x, weights, at, n, skips, is_double, Of(memory, count));
 }
 
 // x OUT (n): as doubles; at OUT (n): their batches; elements that do not count have the last one.
@@ -288,13 +264,13 @@ FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups,
   return outside == -1;
 }
 
-template <class Of, class T, class Label>
-bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
-               char* memory, int64_t count) {
+// is_double: the elements have more digits than float.
+template <class Of, bool is_double, class T, class Label>
+bool add(const char* x, const char* labels, int64_t n, int64_t groups, bool skips, char* memory,
+         int64_t count) {
   const T* const from = reinterpret_cast<const T*>(x);
   const Label* const of = reinterpret_cast<const Label*>(labels);
   const Of lanes(memory, count);
-  constexpr bool is_double = sizeof(T) == sizeof(double);
   alignas(64) double values[kSome];
   alignas(64) decltype(lanes.open) at[kSome];
   bool are_right = true;
@@ -308,14 +284,16 @@ bool add_plain(const char* x, const char* labels, int64_t n, int64_t groups, boo
   return !are_right;
 }
 
-void add_block_to_sum(const double* block, double n, int64_t at, char* memory, int64_t count) {
-  add_pair(Pair{block[0], n}, &Sums(memory, count).all[at]);
+FASTACT_HD void add_block(const double* block, double n, int64_t at, const Sums& lanes) {
+  add_pair(Pair{block[0], n}, &lanes.all[at]);
 }
-
-void add_block_to_moments(const double* block, double n, int64_t at, char* memory, int64_t count) {
-  const ManyMoments lanes(memory, count);
+FASTACT_HD void add_block(const double* block, double n, int64_t at, const ManyMoments& lanes) {
   close_batch(lanes, at, lanes);
   if (n > 0) merge_into({block[0], block[1], finite_or_zero(block[2]), 0}, n, 0, &lanes.all[at]);
+}
+template <class Of>
+void add_block(const double* block, double n, int64_t at, char* memory, int64_t count) {
+  add_block(block, n, at, Of(memory, count));
 }
 
 template <class Of>
@@ -363,24 +341,24 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 }  // namespace
 
-#define FASTACT_PLAIN(Of, OfDouble)                                              \
-  {                                                                              \
-    {add_plain<Of, float, int32_t>, add_plain<Of, float, int64_t>}, {            \
-      add_plain<OfDouble, double, int32_t>, add_plain<OfDouble, double, int64_t> \
-    }                                                                            \
-  }
+// Of: lanes of the elements; Exact: of those with weights; T: the type of what lies in memory.
+#define FASTACT_LANES(Of, Exact, All, sets, T, is_double)            \
+  {All::kBytes,                                                      \
+   clear<All>,                                                       \
+   add<Of, is_double, double, int64_t>,                              \
+   {add<Of, is_double, T, int32_t>, add<Of, is_double, T, int64_t>}, \
+   add_weighted<Exact, is_double>,                                   \
+   add_block<All>,                                                   \
+   merge<All>,                                                       \
+   read<All, sets>}
 
 extern const GroupedKernels grouped_kernels;
 const GroupedKernels grouped_kernels = {
-    {Sums::kBytes, ManyMoments::kBytes},
+    {{FASTACT_LANES(Sums, ExactSums, Sums, 2, float, false),
+      FASTACT_LANES(ExactSums, ExactSums, Sums, 2, double, true)},
+     {FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, float, false),
+      FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, double, true)}},
     {find_lanes<int32_t>, find_lanes<int64_t>},
-    choose,
-    {clear<Sums>, clear<ManyMoments>},
-    {add<Sums, ExactSums>, add<ManyMoments, ManyMoments>},
-    {FASTACT_PLAIN(Sums, ExactSums), FASTACT_PLAIN(ManyMoments, ManyMoments)},
-    {add_block_to_sum, add_block_to_moments},
-    {merge<Sums>, merge<ManyMoments>},
-    {read<Sums, 2>, read<ManyMoments, 3>},
 };
 
 FASTACT_END_NAMESPACE

@@ -41,46 +41,44 @@ namespace fastact {
 
 enum LaneKind : int { kLaneSum, kLaneMoments, kLaneKinds };
 
-// lanes: `memory` of `count` of them.
-struct GroupedKernels {
-  int64_t lane_bytes[kLaneKinds];
-
-  // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
-  // label * width + first + i * next, and `none` of those that are of no group. Returns whether
-  // a label is not from -1 to groups - 1.
-  bool (*find_lanes[2])(const char* labels, int64_t step, int64_t n, int64_t groups, int64_t width,
-                        int64_t first, int64_t next, int64_t none, int64_t* to);
-
-  // at IN/OUT (n) becomes `none` where an element does not count: where its weight (null: none has
-  // one) is 0, or where it is NaN (skips).
-  void (*choose)(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
-                 int64_t* at);
+// The kernels of lanes of one kind. lanes: `memory` of `count` of them.
+struct LaneKernels {
+  int64_t bytes;  // of a lane
 
   // Lanes OUT, before their first element.
-  void (*clear[kLaneKinds])(char* memory, int64_t count);
+  void (*clear)(char* memory, int64_t count);
 
-  // Elements x IN (n) onto the lanes at[i]. weights: null, or how often they count. is_double: x
-  // has more digits than float.
-  void (*add[kLaneKinds])(const double* x, const double* weights, const int64_t* at, int64_t n,
-                          bool is_double, char* memory, int64_t count);
+  // n elements, contiguous as their labels are, onto the lanes of their groups; those that count
+  // nowhere, such as NaN (skips), go to the last of the lanes. Returns whether a label is not from
+  // -1 to groups - 1. Of elements in double whose labels are int64; and [int32, int64] of elements
+  // as they lie, of float or double.
+  using Add = bool (*)(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
+                       char* memory, int64_t count);
+  Add add, add_plain[2];
 
-  // [..][float, double][int32, int64]: n elements of one output, contiguous as their labels are,
-  // onto the lanes of their groups; those that count nowhere go to the last of `count` lanes.
-  // Returns as find_lanes.
-  bool (*add_plain[kLaneKinds][2][2])(const char* x, const char* labels, int64_t n, int64_t groups,
-                                      bool skips, char* memory, int64_t count);
+  // Elements x IN (n), which count as often as their weights say, onto the lanes at[i].
+  void (*add_weighted)(const double* x, const double* weights, const int64_t* at, int64_t n,
+                       bool skips, char* memory, int64_t count);
 
   // n elements onto one lane: their sum, or their mean, m2 and what the mean's rounding lost.
-  void (*add_block[kLaneKinds])(const double* block, double n, int64_t at, char* memory,
-                                int64_t count);
+  void (*add_block)(const double* block, double n, int64_t at, char* memory, int64_t count);
 
   // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`, whose batches it ends.
-  void (*merge[kLaneKinds])(char* from, char* to, int64_t count, int64_t first, int64_t n);
+  void (*merge)(char* from, char* to, int64_t count, int64_t first, int64_t n);
 
   // values, errors OUT [sets][pitch]: the results of lanes first .. first + n, whose batches it
   // ends: sum and count, or mean, m2 and count.
-  void (*read[kLaneKinds])(char* memory, int64_t count, int64_t first, int64_t n, double* values,
-                           double* errors, int64_t pitch);
+  void (*read)(char* memory, int64_t count, int64_t first, int64_t n, double* values,
+               double* errors, int64_t pitch);
+};
+
+struct GroupedKernels {
+  LaneKernels lanes[kLaneKinds][2];  // [1]: of data that have more digits than float
+
+  // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
+  // label * width + first + i * next, and `none` of those that are of no group. Returns as `add`.
+  bool (*find_lanes[2])(const char* labels, int64_t step, int64_t n, int64_t groups, int64_t width,
+                        int64_t first, int64_t next, int64_t none, int64_t* to);
 };
 
 }  // namespace fastact

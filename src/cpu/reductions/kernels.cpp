@@ -722,11 +722,17 @@ FASTACT_HD void fold_few(const V (&x)[n], int64_t i, const double* shift, double
 
 template <class T>
 void widen_each(const char* x, int64_t step, int64_t n, double* numbers) {
+  const T* const dense = reinterpret_cast<const T*>(x);
+  const bool is_dense = step == int64_t(sizeof(T));
   int64_t i = 0;
-  if (step == int64_t(sizeof(T)))
-    for (; i + kVector <= n; i += kVector)
-      store(load(reinterpret_cast<const T*>(x) + i), numbers + i);
-  for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
+  if constexpr (std::is_integral<T>::value) {
+#pragma omp simd
+    for (int64_t k = 0; k < (is_dense ? n : 0); ++k) numbers[k] = double(dense[k]);
+    for (; !is_dense && i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(x + i * step));
+  } else {
+    for (; is_dense && i + kVector <= n; i += kVector) store(load(dense + i), numbers + i);
+    for (; i < n; ++i) numbers[i] = to_double(*reinterpret_cast<const T*>(x + i * step));
+  }
 }
 
 template <class A, int n, size_t... k>
@@ -794,17 +800,6 @@ void merge(const Results& from, int64_t from_terms, const Results& to, int64_t t
               : A::template merge<false>(from, from_terms, to, to_terms, n);
 }
 
-template <class T>
-void widen_integers(const char* from, int64_t step, int64_t n, double* numbers) {
-  const T* x = reinterpret_cast<const T*>(from);
-  if (step == int64_t(sizeof(T))) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) numbers[i] = double(x[i]);
-    return;
-  }
-  for (int64_t i = 0; i < n; ++i) numbers[i] = double(*reinterpret_cast<const T*>(from + i * step));
-}
-
 // Does what narrow_once does; 16 bits by the hardware's conversion, but for what a NaN carries: a
 // float16 has no payload.
 template <class T, class Sum>
@@ -835,15 +830,6 @@ void finish(const double* hi, const double* lo, char* to, int64_t n) {
                 n);
   else
     finish_sums([&](int64_t i) FASTACT_INLINED { return hi[i]; }, y, n);
-}
-
-template <class T>
-void lose(const double* hi, double* lo, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const double rounded = to_double(narrow_once<T>(hi[i] + lo[i]));
-    lo[i] = finite_or_zero((hi[i] - rounded) + lo[i]);
-  }
 }
 
 // Each case has a loop of its own: one for both would load from null under a mask, which takes
@@ -883,7 +869,6 @@ bool divide(double* x, const double* counts, double count, int64_t n) {
    merge<A>}
 #define FASTACT_ACCUMULATOR(A) FASTACT_ACCUMULATOR_OF(A, A)
 #define FASTACT_SUM(name, Term) FASTACT_ACCUMULATOR(Sum<Term>),
-#define FASTACT_EACH(f) {f<f16>, f<bf16>, f<float>, f<double>}
 
 extern const WeightingKernels weighting_kernels;
 extern const ReduceTable reduce_table;
@@ -891,10 +876,9 @@ const ReduceTable reduce_table = {
     {FASTACT_TERMS(FASTACT_SUM) FASTACT_ACCUMULATOR(ShiftedMoments), FASTACT_ACCUMULATOR(ValidMean),
      FASTACT_ACCUMULATOR(ValidMoments), FASTACT_ACCUMULATOR_OF(Sum<Square>, SquaresInDouble)},
     fold,
-    {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>,
-     widen_integers<uint8_t>, widen_integers<int32_t>, widen_integers<int64_t>},
-    FASTACT_EACH(finish),
-    FASTACT_EACH(lose),
+    {widen_each<f16>, widen_each<bf16>, widen_each<float>, widen_each<double>, widen_each<uint8_t>,
+     widen_each<int32_t>, widen_each<int64_t>},
+    {finish<f16>, finish<bf16>, finish<float>, finish<double>},
     divide,
     &weighting_kernels,
 };

@@ -183,9 +183,6 @@ struct ReduceTable {
   // y OUT (n) = hi + lo, rounded to the dtype. lo: null for none.
   void (*finish[kDTypes])(const double* hi, const double* lo, char* y, int64_t n);
 
-  // lo IN/OUT (n) becomes what hi + lo loses when it is rounded to the dtype. hi IN (n).
-  void (*lose[kDTypes])(const double* hi, double* lo, int64_t n);
-
   // x IN/OUT (n) /= counts (n), or, where that is null, /= count. Returns whether all of these are
   // positive.
   bool (*divide)(double* x, const double* counts, double count, int64_t n);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "cpu/core/chunk_reader.h"
 #include "cpu/core/kernel_table.h"
@@ -46,6 +47,19 @@ void copy_results(const Reducer& r, const Results& from, const Results& to, int6
   }
 }
 
+// to, of n outputs: the result of the chunks before `chunk` takes in one chunk more.
+void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Results& to, int64_t n) {
+  const int64_t before = terms_until(r, chunk - 1);
+  r.accumulator->merge(one, terms_until(r, chunk) - before, to, before, n);
+}
+
+// The place where a chunk's results from output `first` on meet the others.
+Results partial_of(const Reducer& r, int64_t chunk, int64_t first) {
+  const int64_t outputs = r.outputs.size, values = r.accumulator->sets * outputs;
+  double* at = r.partial + 2 * chunk * values + first;
+  return {at, at + values, outputs};
+}
+
 // Outputs first .. first + n of an array with the strides of r.y = hi + lo (null: 0), rounded;
 // n <= kMostColumns.
 void store_outputs(const Reducer& r, char* y, int64_t first, int64_t n, const double* hi,
@@ -80,19 +94,10 @@ bool may_be_far(const Reducer& r, const double* x, int64_t n, double least) {
   return smallest < least || !is_finite(sum);
 }
 
-// The numbers among n for which `is_far` holds: of outputs that are looked at once more.
-template <class IsFar>
-int64_t find_far(int64_t n, int64_t* far, IsFar is_far) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i)
-    if (is_far(i)) far[count++] = i;
-  return count;
-}
-
 // far IN/OUT (count), of n columns: without those that have nothing but zeros, which are read row
 // by row. Column by column each would take a cache line of every row.
 int64_t drop_zeros(const Reducer& r, int64_t first, int64_t n, int64_t* far, int64_t count) {
-  if (r.rescale != rescale_array || r.layout != Reducer::kColumns || count == 0) return count;
+  if (r.rescale != rescale_array || r.layout != Reducer::kColumns) return count;
   alignas(64) double row[kMostColumns];
   uint64_t bits[kMostColumns] = {};
   for_terms(r, 0, r.terms.size, [&](int64_t offset, int64_t step, int64_t m) {
@@ -119,26 +124,12 @@ double mean_of(const Reducer& r, const Rescaled& found) {
   return found.mean * (r.of_m2 == kTotal ? found.count : 1.0) * found.up;
 }
 
-// Means IN/OUT anew, where one of n is not finite. counts: null, or of how many elements each is.
-FASTACT_RARE void rescale_means(const Reducer& r, int64_t first, int64_t n, const double* counts,
-                                double* means) {
-  int64_t far[kMostColumns];
-  const int64_t count = find_far(
-      n, far, [=](int64_t i) { return !is_finite(means[i]) && !(counts && counts[i] == 0); });
-  for (int64_t k = 0; k < count; ++k) {
-    Rescaled found;
-    if (r.rescale(r, first + far[k], &found)) means[far[k]] = mean_of(r, found);
-  }
-}
-
 // Notes that an output has too few terms, or no weights.
 void note_count(const Reducer& r, double count, double enough) {
   if (count > enough) return;
   const int what = count != count ? kNoWeights : kTooFew;
   __atomic_fetch_or(r.is_degenerate, what, __ATOMIC_RELAXED);
 }
-
-constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
 
 // up: what the values were divided by.
 void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Results& all,
@@ -154,7 +145,12 @@ void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Re
   for (int64_t i = 0; i < n && r.is_degenerate; ++i) note_count(r, count(i), enough);
   if (r.y) store_outputs(r, r.y, first, n, mean, mean_low);
   if (r.low) {
-    r.table->lose[r.y_dtype](mean, mean_low, n);
+    alignas(64) char rounded[kMostColumns * sizeof(double)];
+    alignas(64) double whole[kMostColumns];
+    r.table->finish[r.y_dtype](mean, mean_low, rounded, n);
+    r.table->widen[r.y_dtype](rounded, r.y_item, n, whole);
+    for (int64_t i = 0; i < n; ++i)
+      mean_low[i] = finite_or_zero((mean[i] - whole[i]) + mean_low[i]);
     store_outputs(r, r.low, first, n, mean_low, nullptr);
   }
   if (r.count) {
@@ -167,17 +163,16 @@ void store_moments_as_found(const Reducer& r, int64_t first, int64_t n, const Re
   store_outputs(r, r.second, first, n, m2, nullptr);
 }
 
-// Stores moments where some may be out of range.
-FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
-                                    const Results& all) {
-  const double *mean = all.values, *m2 = mean + all.pitch;
-  const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
-  int64_t far[kMostColumns];
-  int64_t count = find_far(n, far, [=](int64_t i) {
-    return is_far_moment(mean[i], m2[i]) && !(counts && counts[i] == 0);
-  });
-  if (count > kFewFar) count = drop_zeros(r, first, n, far, count);
-  store_moments_as_found(r, first, n, all);
+constexpr int64_t kFewFar = 4;  // columns that are worth no pass over all of them
+
+// store(), and those of n outputs once more for which `is_far` holds.
+template <class IsFar, class Store>
+FASTACT_RARE void store_far(const Reducer& r, int64_t first, int64_t n, IsFar is_far, Store store) {
+  int64_t far[kMostColumns], count = 0;
+  for (int64_t i = 0; i < n; ++i)
+    if (is_far(i)) far[count++] = i;
+  if (count > kFewFar && has_moments(r)) count = drop_zeros(r, first, n, far, count);
+  store();
   for (int64_t k = 0; k < count; ++k) {
     Rescaled found;
     if (r.rescale(r, first + far[k], &found)) store_rescaled(r, first + far[k], found);
@@ -185,10 +180,14 @@ FASTACT_RARE void store_far_moments(const Reducer& r, int64_t first, int64_t n,
 }
 
 void store_moments(const Reducer& r, int64_t first, int64_t n, const Results& all) {
-  if (may_be_far(r, all.values + all.pitch, n, Range<double>::kLeast))
-    store_far_moments(r, first, n, all);
-  else
-    store_moments_as_found(r, first, n, all);
+  const double *mean = all.values, *m2 = mean + all.pitch;
+  const double* const counts = r.accumulator->retries ? m2 + all.pitch : nullptr;
+  const auto store = [&] { store_moments_as_found(r, first, n, all); };
+  if (!may_be_far(r, m2, n, Range<double>::kLeast)) return store();
+  const auto is_far = [=](int64_t i) {
+    return is_far_moment(mean[i], m2[i]) && !(counts && counts[i] == 0);
+  };
+  store_far(r, first, n, is_far, store);
 }
 
 // A compensated sum as one number. (-0 + 0 would be 0.)
@@ -212,8 +211,9 @@ void store_means(const Reducer& r, int64_t first, int64_t n, const Results& all)
   } else {
     r.table->divide(sum, nullptr, r.divisor, n);
   }
-  if (may_be_far(r, sum, n, -kMostDouble)) rescale_means(r, first, n, count, sum);
-  store_sums(r, first, n, sum, nullptr);
+  const auto store = [&] { store_sums(r, first, n, sum, nullptr); };
+  const auto is_far = [=](int64_t i) { return !is_finite(sum[i]) && !(count && count[i] == 0); };
+  may_be_far(r, sum, n, -kMostDouble) ? store_far(r, first, n, is_far, store) : store();
   if (r.count && count) store_outputs(r, r.count, first, n, count, nullptr);
 }
 
@@ -227,15 +227,8 @@ struct BlockMerger {
   static constexpr int64_t kAll = std::max(kMostColumns, kMostSets* kTile);
   alignas(64) double memory[2][2][kAll];
 
-  struct Given {
-    const Reducer* reducers;
-    int count;
-  };
-  explicit BlockMerger(const Given& given)
-      : reducers(given.reducers),
-        count(given.count),
-        r(*given.reducers),
-        sets(r.accumulator->sets) {}
+  explicit BlockMerger(const std::pair<const Reducer*, int>& given)
+      : reducers(given.first), count(given.second), r(*reducers), sets(r.accumulator->sets) {}
 
   // Several sets share the columns: outputs of an array are kTile a task, at most.
   Results local(int i) { return {memory[i][0], memory[i][1], sets == 1 ? kMostColumns : kTile}; }
@@ -245,7 +238,11 @@ struct BlockMerger {
     const int64_t begin = index * r.chunk_blocks * kReduceBlock, end = terms_until(r, index);
     for (int64_t term = begin, terms; term < end; term += terms) {
       terms = std::min(kReduceBlock, end - term);
-      add_block(r, source.block(first, n, term, terms), terms, to, term - begin, count * n);
+      const Results block = source.block(first, n, term, terms);
+      if (term == begin)
+        copy_results(r, block, to, count * n);
+      else
+        r.accumulator->merge(block, terms, to, term - begin, count * n);
     }
   }
 
@@ -338,19 +335,6 @@ void widen(const ReduceTable& table, int dtype, const char* from, int64_t stride
   alignas(64) char packed[kPiece * sizeof(double)];
   move_elements(item, packed, item, from, stride, n);
   table.widen[dtype](packed, item, n, to);
-}
-
-void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
-               int64_t before, int64_t n) {
-  if (before > 0)
-    r.accumulator->merge(block, terms, to, before, n);
-  else
-    copy_results(r, block, to, n);  // merged into nothing, it is the same
-}
-
-void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Results& to, int64_t n) {
-  const int64_t before = terms_until(r, chunk - 1);
-  r.accumulator->merge(one, terms_until(r, chunk) - before, to, before, n);
 }
 
 void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
@@ -526,6 +510,11 @@ int64_t partial_size(const Reducer* r) {
   return r->chunks * r->outputs.size * 2 * r->accumulator->sets;
 }
 
+namespace {
+
+// Makes tiles of columns narrower where so many threads would not get the same share of them.
+// After it is settled whether the terms are cut; all `count` reducers have the same tasks, and then
+// more of them.
 void share_columns(Reducer* reducers, int count, int threads) {
   const Reducer& r = *reducers;
   const int64_t tiles = ceil_div(r.row, r.tile), rows = r.outputs.size / r.row;
@@ -539,12 +528,26 @@ void share_columns(Reducer* reducers, int count, int threads) {
   for (int k = 0; k < count; ++k) set_tile(&reducers[k], tile);
 }
 
+// The index-th of `partitions` parts of merging the chunks.
+void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
+  const Reducer& r = *reducer;
+  const int64_t end = r.outputs.size * (index + 1) / partitions;
+  for (int64_t first = r.outputs.size * index / partitions; first < end; first += kTile) {
+    const int64_t n = std::min(kTile, end - first);
+    const Results all = partial_of(r, 0, first);
+    for (int64_t c = 1; c < r.chunks; ++c) add_chunk(r, partial_of(r, c, first), c, all, n);
+    store_results(r, first, n, all);
+  }
+}
+
+}  // namespace
+
 void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,
                   int64_t partitions) {
   const Reducer& r = *reducers;
   const int64_t tiles = ceil_div(r.row, r.tile), chunks = r.partial ? r.chunks : 1;
   const int64_t tasks = r.tasks * chunks;
-  with_frame<BlockMerger>(BlockMerger::Given{reducers, count}, [&](BlockMerger& merger) {
+  with_frame<BlockMerger>(std::pair(reducers, count), [&](BlockMerger& merger) {
     for (int64_t i = tasks * index / partitions; i < tasks * (index + 1) / partitions; ++i) {
       // In memory's order: the tiles of a row, the chunks, the rows.
       const int64_t row = i / (tiles * chunks), within = i % (tiles * chunks);
@@ -558,17 +561,6 @@ void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64
         merger.all_chunks(source, first, n);
     }
   });
-}
-
-void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions) {
-  const Reducer& r = *reducer;
-  const int64_t end = r.outputs.size * (index + 1) / partitions;
-  for (int64_t first = r.outputs.size * index / partitions; first < end; first += kTile) {
-    const int64_t n = std::min(kTile, end - first);
-    const Results all = partial_of(r, 0, first);
-    for (int64_t c = 1; c < r.chunks; ++c) add_chunk(r, partial_of(r, c, first), c, all, n);
-    store_results(r, first, n, all);
-  }
 }
 
 void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads) {

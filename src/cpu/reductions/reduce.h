@@ -11,7 +11,7 @@
 //   kBlocks    They are whole blocks of long rows: several blocks are one call, in the order of
 //              memory.
 //   kSegments  They lie in segments of 64 elements or more: many outputs are read at once, in the
-//              order of memory (reductions/segmented.cpp).
+//              order of memory (SegmentInputs of reduce_inputs.cpp).
 //   kColumns   The outputs are contiguous. A lane takes every 32nd row of a tile of columns, eight
 //              rows at a time, in bands of 256 rows: nearly in the order of memory.
 //   kNarrow    Few columns, or strided ones. 32 dense rows are treated as one row that holds every
@@ -161,11 +161,6 @@ int64_t workspace_size(const Reducer* reducer);
 // The numbers in which the chunks of a reducer meet whose terms are cut.
 int64_t partial_size(const Reducer* reducer);
 
-// Makes tiles of columns narrower where so many threads would not get the same share of them.
-// After it is settled whether the terms are cut; all `count` reducers have the same tasks, and then
-// more of them.
-void share_columns(Reducer* reducers, int count, int threads);
-
 // The source of the terms: x, or what another kernel computes of its arrays.
 struct BlockSource {
   // The results of one block, without errors: terms term .. term + terms of each of the outputs
@@ -175,19 +170,6 @@ struct BlockSource {
  protected:
   ~BlockSource() = default;
 };
-
-// The place where a chunk's results from output `first` on meet the others.
-inline Results partial_of(const Reducer& r, int64_t chunk, int64_t first) {
-  const int64_t outputs = r.outputs.size, values = r.accumulator->sets * outputs;
-  double* at = r.partial + 2 * chunk * values + first;
-  return {at, at + values, outputs};
-}
-
-// Results of n outputs: `to`, the result of a chunk's terms before a block, takes in one block
-// more; or, the result of the chunks before `chunk`, one chunk more.
-void add_block(const Reducer& r, const Results& block, int64_t terms, const Results& to,
-               int64_t before, int64_t n);
-void add_chunk(const Reducer& r, const Results& one, int64_t chunk, const Results& to, int64_t n);
 
 // Stores the wanted results of outputs first .. first + n, and overwrites `all` on the way; n <=
 // kMostColumns.
@@ -206,13 +188,11 @@ void store_sums(const Reducer& r, int64_t first, int64_t n, const double* sums,
 void reduce_tasks(const Reducer* reducers, int count, BlockSource& source, int64_t index,
                   int64_t partitions);
 
-// The index-th of `partitions` parts of the work; once they are all done, of merging the chunks,
-// for which there is work only with a workspace.
+// The index-th of `partitions` parts of the work.
 void reduce_partition(const Reducer* reducer, int64_t index, int64_t partitions);
-void merge_partition(const Reducer* reducer, int64_t index, int64_t partitions);
 
 // Gives reductions of one kind the partial results where the workspace has room for them, and then
-// each thread its columns (share_columns), or its outputs with segments. Bits do not depend on it.
+// each thread its columns, or its outputs with segments. Bits do not depend on it.
 void divide_work(Reducer* reducers, int count, char* workspace, int64_t bytes, int threads);
 
 // Merges the chunks of reductions whose parts are done, where their terms were cut.
@@ -226,8 +206,5 @@ void run_reduction(Plan* plan, void (*partition)(const Plan*, int64_t, int64_t),
   run_partitions(threads, partition, plan);
   merge_chunks(plan, 1, threads);
 }
-
-// Does what reduce_partition does, for a reduction of which several blocks are read at once.
-void reduce_segmented(const Reducer& reducer, int64_t index, int64_t partitions);
 
 }  // namespace fastact

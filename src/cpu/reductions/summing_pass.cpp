@@ -34,7 +34,7 @@ void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
       each->tile =
           tiles == 1 ? channels : std::min(most, ceil_div(ceil_div(channels, tiles), 16) * 16);
     }
-    each->tasks = ceil_div(channels, each->tile);
+    set_tile(each, each->tile);
     cut_terms(each);
   }
 }
@@ -42,12 +42,11 @@ void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
 int64_t channel_workspace(const ArrayArgument& x, int axis) {
   const int64_t size = size_of(x);
   if (size == 0 || resolve_threads(size) == 1) return 0;
-  const int64_t channels = x.shape[axis];
-  Reducer r;
-  r.terms.size = size / channels;
-  cut_terms(&r);
-  const bool enough = ceil_div(channels, kMostColumns) >= kFewTasks || r.chunks == 1;
-  return enough ? 0 : r.chunks * channels * 2 * int64_t(sizeof(double));
+  const int64_t channels = axis < 0 ? 1 : x.shape[axis];
+  const int64_t terms = size / channels;
+  const int64_t chunks = ceil_div(terms, blocks_a_chunk(terms) * kReduceBlock);
+  const bool enough = ceil_div(channels, kMostColumns) >= kFewTasks || chunks == 1;
+  return enough ? 0 : chunks * channels * 2 * int64_t(sizeof(double));
 }
 
 }  // namespace fastact

@@ -28,8 +28,8 @@ void set_channels(Reducer* sums, const ChannelArray& to, int64_t channels, bool 
 void add_sum(ChannelSums* sums, const FusedPlan& plan, const ReduceTable* table,
              const ChannelArray& result, bool accumulate);
 
-// Bytes of scratch with which one sum of each channel along an axis of x can be divided among the
-// threads that x is worth; at most.
+// Bytes of scratch with which one sum of each channel along an axis of x (-1: of all elements) can
+// be divided among the threads that x is worth; at most.
 int64_t channel_workspace(const ArrayArgument& x, int axis);
 
 // Runs all partitions of a pass over `size` elements, whose `sums` share the workspace, if any.
@@ -46,7 +46,7 @@ void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, ch
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
 // chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
 // Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
-// adds them, the first onto lane `phase`; null: it does not. Op::kTakesRows: where
+// adds them, as the terms from `phase` on of a block; null: it does not. Op::kTakesRows: where
 // Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns of
 // `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
 // one row after the other; fresh: the lane is written, not read.
@@ -70,12 +70,7 @@ struct SummingPass : Op, BlockSource {
       channel_rows(first, n, term, terms);
       return {totals, nullptr, 0};
     }
-    if (plan.channels <= kShortRow)
-      joined(term, terms);
-    else if (takes_rows())
-      column_rows(first, n, term, terms);
-    else
-      column_tile(first, n, term, terms);
+    columns(first, n, term, terms);
     for (int k = 0; k < kSums; ++k) table().fold(lanes[k], terms, n);
     if (kSums == 1) return {lanes[0], nullptr, 0};
     for (int k = 0; k < kSums; ++k) std::copy(lanes[k], lanes[k] + n, totals + k * n);
@@ -83,14 +78,6 @@ struct SummingPass : Op, BlockSource {
   }
 
  private:
-  // The lanes that each sum adds to, from the i-th of several outputs on.
-  struct Lanes {
-    double* of[kSums];
-    Lanes(SummingPass& pass, int64_t i) {
-      for (int k = 0; k < kSums; ++k) of[k] = pass.lanes[k] + i * kLanes;
-    }
-  };
-
   // A channel's terms are columns of its rows. Its neighbours' rows are next to them.
   void channel_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
     const int64_t columns = s.columns.size;
@@ -109,20 +96,19 @@ struct SummingPass : Op, BlockSource {
       done += m;
     }
     for (int k = 0; k < kSums; ++k)
-      for (int64_t i = 0; i < n; ++i) {
-        table().fold(lanes[k] + i * kLanes, kLanes, 1);
-        totals[k * n + i] = lanes[k][i * kLanes];
-      }
+      for (int64_t i = 0; i < n; ++i)
+        kernels().end_terms(lanes[k] + i * kLanes, terms, 0, totals + k * n + i, 0);
   }
 
   // next: elements from its start to the start of whichever row is next.
   void long_row(int64_t row, int64_t column, int64_t m, int64_t phase, int64_t output,
                 int64_t next) {
-    const Lanes to(*this, output);
+    double* to[kSums];
+    for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + output * kLanes;
     for (int64_t done = 0, k; done < m; done += k) {
       k = std::min(kPiece, m - done);
       go(row, column + done, k, done + k < m ? k : next - done);
-      this->compute((phase + done) % kLanes, to.of);
+      this->compute(phase + done, to);
     }
   }
 
@@ -139,29 +125,6 @@ struct SummingPass : Op, BlockSource {
     }
   }
 
-  bool takes_rows() const {
-    if constexpr (Op::kTakesRows)
-      return Op::takes_rows();
-    else
-      return false;
-  }
-
-  // A tile of columns in which the op itself adds up several rows of a lane.
-  void column_rows(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    if constexpr (Op::kTakesRows) {
-      for (int64_t done = 0; done < terms; done += kMostRows * kLanes) {
-        const int64_t band = std::min(terms - done, kMostRows * kLanes);
-        for (int64_t j = 0; j < std::min<int64_t>(band, kLanes); ++j) {
-          const int64_t lane = turned(j, std::min<int64_t>(band, kLanes), first);
-          double* to[kSums];
-          for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + lane * n;
-          Op::compute_rows(term + done + lane, ceil_div(band - lane, kLanes), first, n, to,
-                           done == 0);
-        }
-      }
-    }
-  }
-
   // The j-th of m rows, or lanes, that are visited. Every other tile begins amid them: neighbours
   // share a cache line in each row, and threads that came to it at the same time would take it from
   // each other.
@@ -175,63 +138,50 @@ struct SummingPass : Op, BlockSource {
     return all;
   }
 
-  // Few channels: kLanes rows are joined to one that holds every lane.
-  void joined(int64_t term, int64_t terms) {
-    const int64_t columns = plan.channels, width = kLanes * columns, end = terms * columns;
-    bool is_read_back = reads_back();
-    for (int k : Op::kSummed) is_read_back &= s.is_flat[k];
-    const int64_t most =
-        is_read_back ? ceil_div(kL2Share, 8 * width * s.compute_item) * 8 * width : 0;
-    int64_t at[kReduceBlock / kLanes] = {0};
-    for (int64_t done = 0, n; done < end; done += n) {
-      const char* start[kSums] = {};
-      n = 0;
-      do {
-        const int64_t from = done + n;
-        const int64_t m = std::min({kPiece, end - from, width - from % width});
-        go(term + from / columns, from % columns, m, m);
-        this->compute(0, nullptr);
-        if (n == 0) std::copy(made, made + kSums, start);
-        n += m;
-      } while (n < most && done + n < end);
-      const int64_t whole = is_read_back ? n / width : 0, rest = n - whole * width;
-      for (int64_t i = 0; i < whole; ++i) at[i] = i * width * s.compute_item;
-      for (int k = 0; k < kSums; ++k) {
-        kernels().add_rows(start[k], at, 1, whole, width, nullptr, lanes[k], 0, done == 0, 0);
-        if (rest)
-          kernels().add_rows(start[k] + whole * width * s.compute_item, at, 1, 1, rest, nullptr,
-                             lanes[k] + done % width, 0, done + whole * width < width, 0);
-      }
-    }
-  }
-
-  // A tile of columns, a band of rows after the other, nearly in the order of memory. Where what is
-  // written holds what is added up, it is read again from the second-level cache, several rows of a
-  // lane at once: lanes are not read and written for every one.
-  void column_tile(int64_t first, int64_t n, int64_t term, int64_t terms) {
-    const int64_t deep =
-        reads_back() ? std::clamp<int64_t>(kL2Share / (kLanes * n * s.compute_item), 1, kMostRows)
-                     : 0;
-    const int64_t band = std::max<int64_t>(deep, 1) * kLanes;
+  // Columns of a tile, a band of rows after the other, nearly in the order of memory. Rows of few
+  // channels are joined to longer ones, which hold several lanes. Where what is written holds what
+  // is added up, it is read again from the second-level cache, several rows of a lane at once:
+  // lanes are not read and written for every one. Or the op itself adds these up.
+  void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    int64_t joined = plan.channels <= kShortRow ? kLanes : 1;
+    while (joined * n > kPiece) joined /= 2;
+    bool takes_rows = false, is_read_back = reads_back();
+    if constexpr (Op::kTakesRows) takes_rows = plan.channels > kShortRow && Op::takes_rows();
+    for (int k : Op::kSummed) is_read_back &= joined == 1 || s.is_flat[k];
+    const int64_t width = joined * n, every = kLanes / joined, whole = terms / joined;
+    const int64_t fit = kL2Share / (kLanes * n * s.compute_item);
+    const int64_t deep = takes_rows     ? kMostRows
+                         : is_read_back ? std::clamp<int64_t>(fit, 1, kMostRows * joined)
+                                        : 0;
+    const int64_t band = std::max<int64_t>(deep, 1) * every;
     int64_t at[kSums][kMostRows * kLanes] = {};
-    for (int64_t done = 0, m; done < terms; done += m) {
-      m = std::min(band, terms - done);
+    for (int64_t done = 0, m; done * joined < terms; done += m) {
+      m = done < whole ? std::min(band, whole - done) : 1;
+      const int64_t many = done < whole ? width : terms % joined * n;
       const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
         for (int k = 0; k < kSums; ++k)
-          kernels().add_rows(from[k], at[k] + i, kLanes, rows, n, nullptr,
-                             lanes[k] + i % kLanes * n, 0, done + i < kLanes, 0);
+          kernels().add_rows(from[k], at[k] + i, every, rows, many, nullptr,
+                             lanes[k] + (done + i) % every * width, 0, done + i < every, 0);
       };
       const char* start[kSums] = {};
-      for (int64_t j = 0; j < m; ++j) {
+      for (int64_t j = 0; !takes_rows && j < m; ++j) {
         const int64_t i = turned(j, m, first);
-        go(term + done + i, first, n, s.columns.size);
+        go(term + (done + i) * joined, first, many, joined > 1 ? many : s.columns.size);
         this->compute(0, nullptr);
         if (j == 0 || !deep) std::copy(made, made + kSums, start);
         for (int k = 0; k < kSums; ++k) at[k][i] = made[k] - start[k];
         if (!deep) add(start, i, 1);
       }
-      for (int64_t i = 0; deep && i < std::min<int64_t>(m, kLanes); ++i)
-        add(start, i, ceil_div(m - i, kLanes));
+      const int64_t groups = std::min(m, every);  // of rows that are one lane's, or some lanes'
+      for (int64_t j = 0; deep && j < groups; ++j) {
+        const int64_t i = turned(j, groups, first), rows = ceil_div(m - i, every);
+        if (!takes_rows) add(start, i, rows);
+        if constexpr (Op::kTakesRows) {
+          double* to[kSums];
+          for (int k = 0; k < kSums; ++k) to[k] = lanes[k] + i * n;
+          if (takes_rows) Op::compute_rows(term + done + i, rows, first, n, to, done == 0);
+        }
+      }
     }
   }
 };

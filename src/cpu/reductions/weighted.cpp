@@ -37,6 +37,7 @@ constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 r
 struct WeightedMoments : Reducer {
   enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
 
+  bool is_plain;              // elements count once each, and nothing of the following is there
   StridedOperands operands;   // rows: the outputs; columns: the terms
   bool is_by_output;          // blocks are read output by output
   int pair;                   // what is added of x and weights (common/reductions/pairs.h)
@@ -44,18 +45,14 @@ struct WeightedMoments : Reducer {
 };
 
 // The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
-struct WeightedGradient {
-  const ReduceTable* table;
-  const GroupedKernels* grouped;
-  StridedOperands operands;  // the call's arrays, and the labels; all axes are columns
-  int of;                    // WeightedGradientOf
-  int pair;                  // whose derivatives they are, by x and by the weights
-  int pair_dtype;            // in which its kernel has all arrays: of 16 bits, or double
+struct WeightedGradient : LabelledArrays {  // all axes are columns
+  const ReduceTable* reduce;
+  int of;        // WeightedGradientOf
+  int pair;      // whose derivatives they are, by x and by the weights
+  bool is_half;  // all arrays of a pair have one dtype of 16 bits, and are computed in float
   bool of_weights;
   bool skips, accumulate;
-  int64_t groups;                                       // -1: not by groups
   int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
-  int* has_wrong_label;                                 // OUT
 };
 
 // Whether the rows of all outputs are contiguous and touch each other.
@@ -297,17 +294,16 @@ struct GradientPieces {
   alignas(64) char stage[kStaged * sizeof(double)];
   int64_t labels[kStaged];
   const PairGradients pair_kernel;  // null: of no pair
-  const bool is_half;               // of a pair of 16 bits, which are computed in float
   const bool has_groups;
 
   explicit GradientPieces(const WeightedGradient& gradient)
       : g(gradient),
         s(gradient.operands),
         reader(gradient.operands),
-        pair_kernel(g.table->weighting->pair_gradients[g.pair][g.pair_dtype]),
-        is_half(item_size(g.pair_dtype) == 2),
-        has_groups(g.groups >= 0) {
+        pair_kernel(g.reduce->weighting->pair_gradients[g.pair][!g.is_half]),
+        has_groups(g.all_groups >= 0) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
+    std::fill_n(values[G::kOfMean], kStaged, -0.0);
   }
 
   bool is_read(int k) const {
@@ -319,17 +315,18 @@ struct GradientPieces {
   }
 
   void run(int64_t first, int64_t end) {
-    const WeightedGradientKernel kernel = g.table->weighting->gradient[g.of][g.accumulate];
+    const WeightedGradientKernel kernel = g.reduce->weighting->gradient[g.of];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
       reader.go(0, first, n);
-      if (has_groups) read_labels(s, G::kArrays, *g.grouped, 0, first, n, g.groups, labels);
+      if (has_groups) read_labels(g, 0, first, n, labels);
       for (int k = 0; k < G::kArrays; ++k)
-        if (is_read(k) && !is_half) read(k, first, n, values[k]);
+        if (is_read(k) && !g.is_half) read(k, first, n, values[k]);
       if (g.pair) {
         run_pair(n);
         continue;
       }
+      if (!g.accumulate) std::fill_n(values[G::kTo], n, -0.0);
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
              values[G::kMean], values[G::kOfMean], values[G::kTo], n);
@@ -337,29 +334,30 @@ struct GradientPieces {
     }
   }
 
-  // Elements of 16 bits are read and written as they are, where they lie in one piece.
   void run_pair(int64_t n) {
-    char* at[G::kArrays];
-    for (int k = 0; k < G::kArrays; ++k) {
+    const auto given = [&](G::Array k) {
       char* const buffer = reinterpret_cast<char*>(values[k]);
-      char* const place = is_half ? reader.stored(k) : nullptr;
-      at[k] = place ? place : buffer;
-      if (is_half && is_read(k)) reader.load_stored(k, buffer);
-    }
-    char *const to = at[G::kTo], *const other = at[G::kToWeights];
-    pair_kernel(at[G::kDy], at[G::kX], at[G::kWeights], g.of_weights ? other : to,
-                g.of_weights ? to : other, g.accumulate, n);
-    for (G::Array k : {G::kTo, G::kToWeights}) {
-      if (!is_half && s.data[k]) write(k, n);
-      if (is_half && s.data[k] && !reader.stored(k)) reader.scatter(k, at[k]);
-    }
+      return g.is_half ? reader.load(k, buffer) : buffer;
+    };
+    double *const by_x = values[G::kSlope], *const by_t = values[G::kMean];  // which no pair has
+    pair_kernel(given(G::kDy), given(G::kX), given(G::kWeights), reinterpret_cast<char*>(by_x),
+                reinterpret_cast<char*>(by_t), n);
+    store(g.of_weights ? G::kToWeights : G::kTo, by_x, n);
+    store(g.of_weights ? G::kTo : G::kToWeights, by_t, n);
+  }
+
+  void store(G::Array k, const double* from, int64_t n) {
+    if (!s.data[k]) return;
+    if (g.is_half) return reader.store(k, reinterpret_cast<const char*>(from), g.accumulate);
+    for (int64_t i = 0; i < n; ++i) values[k][i] = g.accumulate ? values[k][i] + from[i] : from[i];
+    write(k, n);
   }
 
   void choose(int64_t n) {
     const bool is_masked = s.data[G::kWhere], is_weighted = is_read(G::kWeights);
     if (!is_masked && !is_weighted && !g.skips && !has_groups) return;
     if (!is_weighted || g.of == kMeanByWeights) std::fill_n(values[G::kWeights], n, 1.0);
-    const WeightingKernels& kernels = *g.table->weighting;
+    const WeightingKernels& kernels = *g.reduce->weighting;
     if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
     for (int64_t i = 0; has_groups && i < n; ++i)
       if (labels[i] < 0) values[G::kWeights][i] = 0;
@@ -373,14 +371,14 @@ struct GradientPieces {
         for (int64_t i = 0; i < size; ++i)
           to[i] = number_at(s.dtypes[k], from + i * stride + std::max<int64_t>(label[i], 0) * step);
       else
-        widen(*g.table, s.dtypes[k], from, stride, size, to);
+        widen(*g.reduce, s.dtypes[k], from, stride, size, to);
       to += size, label += size;
     });
   }
 
   void write(G::Array k, int64_t n) {
     char* const to = reader.stored(k);
-    g.table->finish[s.dtypes[k]](values[k], nullptr, to ? to : stage, n);
+    g.reduce->finish[s.dtypes[k]](values[k], nullptr, to ? to : stage, n);
     if (!to) reader.scatter(k, stage);
   }
 };
@@ -403,6 +401,8 @@ bool rescale_weighted(const Reducer& reducer, int64_t output, Rescaled* to) {
 
 void prepare(WeightedMoments* m, const KernelTable& table, const MomentsCall& call) {
   using M = WeightedMoments;
+  m->is_plain = !call.is_weighted() && call.x().dtype <= kF64;
+  if (m->is_plain) return prepare(static_cast<Reducer*>(m), table, call);
   const ArrayArgument& model = call.model();
   const ArrayArgument given[M::kOperands] = {call.inputs[M::kX], call.inputs[M::kWeights],
                                              call.inputs[M::kWhere], model};
@@ -438,49 +438,39 @@ void prepare(WeightedMoments* m, const KernelTable& table, const MomentsCall& ca
   cut_terms(r);
 }
 
-void weighted_partition(const WeightedMoments* m, int64_t index, int64_t partitions) {
+void moments_partition(const WeightedMoments* m, int64_t index, int64_t partitions) {
+  if (m->is_plain) return reduce_partition(m, index, partitions);
   with_frame<WeightedInputs>(
       *m, [&](WeightedInputs& inputs) { reduce_tasks(m, 1, inputs, index, partitions); });
 }
 
 void prepare(WeightedGradient* g, const KernelTable& table, const WeightedGradientCall& call) {
   using G = WeightedGradientCall;
-  g->table = table.reduce, g->grouped = table.grouped;
+  g->table = table.grouped, g->reduce = table.reduce;
+  g->labels = G::kArrays;
   g->pair = call.pair, g->of_weights = call.of_weights;
   const ArrayArgument &x = call.arrays[G::kX], &other = call.arrays[G::kToWeights];
   const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
   const bool are_alike = is_xs(call.arrays[G::kTo]) && is_xs(call.arrays[G::kDy]) &&
                          is_xs(call.arrays[G::kWeights]) && is_xs(other);
-  g->pair_dtype = g->pair && are_alike && x.dtype < kF32 ? x.dtype : int(kF64);
-  g->of = call.pair                      ? kTermByX + kItself
-          : call.of_weights              ? kMeanByWeights
-          : call.arrays[G::kOfMean].data ? kBothByX
-          : call.arrays[G::kMean].data   ? kSecondByX
-                                         : kTermByX + call.term;
+  g->is_half = g->pair && are_alike && x.dtype < kF32;
+  g->of = call.pair                    ? kTermByX + kItself
+          : call.of_weights            ? kMeanByWeights
+          : call.arrays[G::kMean].data ? kBothByX
+                                       : kTermByX + call.term;
   g->skips = call.skips, g->accumulate = call.accumulate;
-  g->groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : -1;
+  g->all_groups = call.labels.shape ? groups_of(call.arrays[G::kDy]) : -1;
   ArrayArgument given[G::kArrays + 1];
   int64_t strides[G::kArrays][kMaxAxes];
   std::copy_n(call.arrays, G::kArrays, given);
   given[G::kArrays] = call.labels;
   std::fill_n(g->group_stride, G::kArrays, 0);
   for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
-    if (g->groups >= 0 && given[k].shape) g->group_stride[k] = take_groups(&given[k], strides[k]);
+    if (g->all_groups >= 0 && given[k].shape)
+      g->group_stride[k] = take_groups(&given[k], strides[k]);
   plan_axes(&g->operands, table.convert, G::kArrays + 1, given, nullptr);
   for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
-    if (g->groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
-}
-
-void gradient_labels_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
-  const int64_t size = g->operands.size();
-  const int64_t end = begin_of_part(size, index + 1, partitions);
-  int64_t labels[kStaged];
-  for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
-    n = std::min(kStaged, end - first);
-    if (read_labels(g->operands, WeightedGradientCall::kArrays, *g->grouped, 0, first, n, g->groups,
-                    labels))
-      __atomic_store_n(g->has_wrong_label, 1, __ATOMIC_RELAXED);
-  }
+    if (g->all_groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
 }
 
 void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
@@ -506,15 +496,33 @@ int64_t take_groups(ArrayArgument* a, int64_t* strides) {
   return strides[a->ndim];
 }
 
-bool read_labels(const StridedOperands& s, int k, const GroupedKernels& kernels, int64_t row,
-                 int64_t first, int64_t n, int64_t groups, int64_t* labels) {
-  const auto find = kernels.find_lanes[s.dtypes[k] == kI64];
-  bool has_wrong = false;
+void read_labels(const LabelledArrays& arrays, int64_t row, int64_t first, int64_t n,
+                 int64_t* labels) {
+  const StridedOperands& s = arrays.operands;
+  const int k = arrays.labels;
+  const auto find = arrays.table->find_lanes[s.dtypes[k] == kI64];
   for_pieces(s.columns, k, s.row(k, row), first, n, [&](char* from, int64_t stride, int64_t size) {
-    has_wrong |= find(from, stride, size, groups, 1, 0, 0, -1, labels);
+    if (find(from, stride, size, arrays.all_groups, 1, 0, 0, -1, labels))
+      note(arrays.has_wrong_label);
     labels += size;
   });
-  return has_wrong;
+}
+
+bool are_shared(const OperandAxes& rows, int k) {
+  return std::all_of(rows.stride[k], rows.stride[k] + rows.count,
+                     [](int64_t stride) { return stride == 0; });
+}
+
+void check_labels_partition(const LabelledArrays* arrays, int64_t index, int64_t partitions) {
+  const OperandAxes &rows = arrays->operands.rows, &columns = arrays->operands.columns;
+  const int64_t size = (are_shared(rows, arrays->labels) ? 1 : rows.size) * columns.size;
+  const int64_t end = begin_of_part(size, index + 1, partitions);
+  int64_t labels[kStaged];
+  for (int64_t first = begin_of_part(size, index, partitions), n; first < end; first += n) {
+    const int64_t column = first % columns.size;
+    n = std::min({kStaged, end - first, columns.size - column});
+    read_labels(*arrays, first / columns.size, column, n, labels);
+  }
 }
 
 bool is_aligned(const StridedOperands& s, int k) {
@@ -557,24 +565,23 @@ void ElementStager::stage(int64_t first, int64_t n, int64_t term, int64_t terms)
   std::fill_n(weights, terms * n, 1.0);
 }
 
-int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels) {
+int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels) {
   return planned_workspace<WeightedMoments>(call, call.x(), kernels);
 }
 
-void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate) {
-  reduce_planned(weighted_partition, call, call.x(), execution, is_degenerate);
+bool run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate) {
+  reduce_planned(moments_partition, call, call.x(), execution, is_degenerate);
+  return false;
 }
 
 bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels) {
   if (is_empty(call.arrays[0])) return false;
   const int threads = resolve_threads(size_of(call.arrays[0]));
-  int has_wrong_label = 0;
-  WeightedGradient gradient;
-  prepare(&gradient, *kernels, call);
-  gradient.has_wrong_label = &has_wrong_label;
-  if (gradient.groups >= 0) run_partitions(threads, gradient_labels_partition, &gradient);
-  if (!has_wrong_label) run_partitions(threads, weighted_gradient_partition, &gradient);
-  return has_wrong_label;
+  WeightedGradient g;
+  prepare(&g, *kernels, call);
+  if (g.all_groups >= 0) run_partitions<LabelledArrays>(threads, check_labels_partition, &g);
+  if (!g.has_wrong_label) run_partitions(threads, weighted_gradient_partition, &g);
+  return g.has_wrong_label;
 }
 
 }  // namespace fastact

@@ -25,10 +25,29 @@ int64_t take_groups(ArrayArgument* array, int64_t* strides);
 constexpr int64_t kStaged = 512;  // elements at a time: x, weights, mask and centre fill 16 KiB,
                                   // and all that a gradient is made of 40
 
-// labels OUT (n), of elements of a row from `first` on; -1 where one is of no group. Returns
-// whether one is wrong; that one is of none, also where another thread wrote it meanwhile.
-bool read_labels(const StridedOperands& operands, int k, const GroupedKernels& kernels, int64_t row,
-                 int64_t first, int64_t n, int64_t groups, int64_t* labels);
+// The arrays of a call by groups, one of which has the labels.
+struct LabelledArrays {
+  StridedOperands operands;
+  const GroupedKernels* table;
+  int labels;               // the operand that has them
+  int64_t all_groups;       // -1: there are no labels
+  int has_wrong_label = 0;  // OUT
+};
+
+// Partitions note these in the plan that all of them read.
+inline void note(const int& flag) {
+  __atomic_store_n(const_cast<int*>(&flag), 1, __ATOMIC_RELAXED);
+}
+
+// labels OUT (n), of elements of a row from `first` on; -1 where one is of no group. Notes whether
+// one is wrong; that one is of none, also where another thread wrote it meanwhile.
+void read_labels(const LabelledArrays& arrays, int64_t row, int64_t first, int64_t n,
+                 int64_t* labels);
+// Reads all of them, for the note alone.
+void check_labels_partition(const LabelledArrays* arrays, int64_t index, int64_t partitions);
+
+// Whether all rows have the same numbers of operand k.
+bool are_shared(const OperandAxes& rows, int k);
 
 // Whether operand k is aligned, and whether kernels can read its numbers where they lie.
 bool is_aligned(const StridedOperands& operands, int k);
@@ -80,9 +99,9 @@ void reduce_planned(void (*partition)(const Plan*, int64_t, int64_t), const Call
                 resolve_threads(size_of(x)));
 }
 
-// Moments of elements with weights or a mask, or of integers. is_degenerate: as Reducer's.
-int64_t weighted_workspace(const MomentsCall& call, const KernelTable* kernels);
-void run_weighted(const MomentsCall& call, Execution* execution, int* is_degenerate);
+// Moments. is_degenerate: as Reducer's. No label is wrong, for there are none.
+int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels);
+bool run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate);
 
 // The gradient of a statistic with respect to x, or to the weights. Returns whether a label was out
 // of range, before it writes anything; so does the next one.

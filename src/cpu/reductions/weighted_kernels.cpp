@@ -38,62 +38,53 @@ FASTACT_HD void add_elements(Vector x, Vector w, Vector centre, Vector one, Vect
   }
 }
 
-// `count` vectors of columns from `column` on, or the `numbers` of one that is not whole: of
-// all rows, in registers. Returns the weights' bits, joined by or, where it does not look at them.
-template <WeightedTerms what, Look look, class T, class W, int count, bool is_part = false>
-FASTACT_HD Indices add_columns(const WeightedRows& x, const WeightedRows& weights, int64_t step,
-                               int64_t rows, int64_t column, const double* centre, double* first,
-                               double* second, bool fresh, int64_t numbers = 0) {
-  constexpr bool is_exact = is_converted<T> && is_converted<W>;
-  const Vector one = Vector{} + hidden_one();
-  Vector a[count], b[count], from[count] = {};
-  Indices bits = {};
-#pragma GCC unroll 4
-  for (int k = 0; k < count; ++k) {
-    const int64_t c = column + k * kVector;
-    a[k] = b[k] = -Vector{};
-    if (!fresh) a[k] = is_part ? load_some(first + c, numbers) : load(first + c);
-    if (!fresh) b[k] = is_part ? load_some(second + c, numbers) : load(second + c);
-    if (what != kProducts) from[k] = is_part ? load_some(centre + c, numbers) : load(centre + c);
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    const T* const of_x = reinterpret_cast<const T*>(x.at + x.offsets[i * step]) + column;
-    const W* const of_w =
-        reinterpret_cast<const W*>(weights.at + weights.offsets[i * step]) + column;
-    if (!is_part && x.ahead) prefetch<count * kVector>(of_x, x.ahead);
-    if (!is_part && weights.ahead) prefetch<count * kVector>(of_w, weights.ahead);
-#pragma GCC unroll 4
-    for (int k = 0; k < count; ++k) {
-      const Vector v = is_part ? load_some(of_x, numbers, Vector{}) : load(of_x + k * kVector);
-      const Vector w = is_part ? load_some(of_w, numbers, Vector{}) : load(of_w + k * kVector);
-      add_elements<what, is_exact, look>(v, w, from[k], one, a[k], b[k]);
-      if (look == kTrusts) bits |= (Indices)w;
-    }
-  }
-#pragma GCC unroll 4
-  for (int k = 0; k < count; ++k) {
-    const size_t bytes = is_part ? numbers * sizeof(double) : sizeof(Vector);
-    memcpy(first + column + k * kVector, &a[k], bytes);
-    memcpy(second + column + k * kVector, &b[k], bytes);
-  }
-  return bits;
-}
-
 template <WeightedTerms what, Look look, class T, class W>
 bool add(const WeightedRows& x, const WeightedRows& weights, int64_t step, int64_t rows,
          int64_t columns, const double* centre, double* first, double* second, bool fresh) {
-  constexpr int kAtOnce = 4;
+  constexpr bool is_exact = is_converted<T> && is_converted<W>;
+  const Vector one = Vector{} + hidden_one();
+  Indices bits = {};  // the weights' bits, joined by or, where nobody looks at them
+  // `count` vectors of columns from c on, or the `numbers` of one that is not whole: of all rows,
+  // in registers.
+  const auto add_columns = [&](auto vectors, auto partial, int64_t c,
+                               int64_t numbers) FASTACT_INLINED {
+    constexpr int count = decltype(vectors)::value;
+    constexpr bool is_part = decltype(partial)::value;
+    const auto read = [=](const auto* from, int k) FASTACT_INLINED {
+      return is_part ? load_some(from, numbers, Vector{}) : load(from + k * kVector);
+    };
+    Vector a[count], b[count], from[count] = {};
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) {
+      a[k] = b[k] = -Vector{};
+      if (!fresh) a[k] = read(first + c, k), b[k] = read(second + c, k);
+      if (what != kProducts) from[k] = read(centre + c, k);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* const of_x = reinterpret_cast<const T*>(x.at + x.offsets[i * step]) + c;
+      const W* const of_w = reinterpret_cast<const W*>(weights.at + weights.offsets[i * step]) + c;
+      if (!is_part && x.ahead) prefetch<count * kVector>(of_x, x.ahead);
+      if (!is_part && weights.ahead) prefetch<count * kVector>(of_w, weights.ahead);
+#pragma GCC unroll 4
+      for (int k = 0; k < count; ++k) {
+        const Vector v = read(of_x, k), w = read(of_w, k);
+        add_elements<what, is_exact, look>(v, w, from[k], one, a[k], b[k]);
+        if (look == kTrusts) bits |= (Indices)w;
+      }
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < count; ++k) {
+      const size_t bytes = is_part ? numbers * sizeof(double) : sizeof(Vector);
+      memcpy(first + c + k * kVector, &a[k], bytes);
+      memcpy(second + c + k * kVector, &b[k], bytes);
+    }
+  };
+  constexpr std::integral_constant<int, 4> four{};
+  constexpr std::integral_constant<int, 1> single{};
   int64_t c = 0;
-  Indices bits = {};
-  for (; c + kAtOnce * kVector <= columns; c += kAtOnce * kVector)
-    bits |= add_columns<what, look, T, W, kAtOnce>(x, weights, step, rows, c, centre, first, second,
-                                                   fresh);
-  for (; c + kVector <= columns; c += kVector)
-    bits |=
-        add_columns<what, look, T, W, 1>(x, weights, step, rows, c, centre, first, second, fresh);
-  if (c < columns)
-    bits |= add_columns<what, look, T, W, 1, true>(x, weights, step, rows, c, centre, first, second,
-                                                   fresh, columns - c);
+  for (; c + 4 * kVector <= columns; c += 4 * kVector) add_columns(four, std::false_type(), c, 0);
+  for (; c + kVector <= columns; c += kVector) add_columns(single, std::false_type(), c, 0);
+  if (c < columns) add_columns(single, std::true_type(), c, columns - c);
   bool is_signed = false;
   for (int k = 0; k < kVector; ++k) is_signed |= bits[k] < 0;
   return is_signed;
@@ -121,64 +112,44 @@ void pair_terms(double* x, const double* t, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = Of::of(x[i], t[i]);
 }
 
-template <class Of, class T>
+template <class Of, class C>
 void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char* to_x, char* to_t,
-                    bool accumulate, int64_t n) {
-  using C = Compute<T>;
-  Wide<T> wide_dy, wide_x, wide_t, wide_dx, wide_dt, wide_old;
-  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto read = [&](Wide<T>& wide, const char* from) FASTACT_INLINED {
-      return wide.read(reinterpret_cast<const T*>(from) + i, m);
-    };
-    T *const dx = reinterpret_cast<T*>(to_x) + i, *const dt = reinterpret_cast<T*>(to_t) + i;
-    const C *dy = read(wide_dy, of_dy), *x = read(wide_x, of_x), *t = read(wide_t, of_t);
-    C *by_x = wide_dx.buffer, *by_t = wide_dt.buffer;
-#pragma omp simd
-    for (int64_t k = 0; k < m; ++k) {
-      const PairSlopes<C> slopes = Of::slopes(x[k], t[k]);
-      by_x[k] = gradient_of_mean(dy[k], slopes.by_x);
-      by_t[k] = gradient_of_mean(dy[k], slopes.by_t);
-    }
-    const auto write = [&](T* to, C* wide) FASTACT_INLINED {
-      if (accumulate) {
-        const C* old = wide_old.read(to, m);
-#pragma omp simd
-        for (int64_t k = 0; k < m; ++k) wide[k] += old[k];
-      }
-      if constexpr (is_half<T>)
-        chunk_from_float(wide, to, m);
-      else
-        memcpy(to, wide, m * sizeof(T));
-    };
-    write(dx, by_x), write(dt, by_t);
-  });
-}
-
-template <class Term, bool accumulate>
-void term_gradient(const double* dy, const double* slope, const double* x, const double* weights,
-                   const double*, const double*, double* __restrict to, int64_t n) {
+                    int64_t n) {
+  const C *dy = pointer<C>(of_dy), *x = pointer<C>(of_x), *t = pointer<C>(of_t);
+  C* __restrict dx = pointer<C>(to_x), * __restrict dt = pointer<C>(to_t);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const double found = gradient_of_mean(slope[i] * Term::gradient(dy[i], x[i]), weights[i]);
-    to[i] = accumulate ? to[i] + found : found;
+    const PairSlopes<C> slopes = Of::slopes(x[i], t[i]);
+    dx[i] = gradient_of_mean(dy[i], slopes.by_x);
+    dt[i] = gradient_of_mean(dy[i], slopes.by_t);
   }
 }
 
-template <int of, bool accumulate>
+// The gradients of an element; s: slope times dy, d: x - mean.
+template <class Term>
+struct ByTerm {
+  static FASTACT_HD double of(double slope, double dy, double x, double w, double, double) {
+    return gradient_of_mean(slope * Term::gradient(dy, x), w);
+  }
+};
+struct ByBoth {
+  static FASTACT_HD double of(double slope, double dy, double x, double w, double mean,
+                              double of_mean) {
+    return gradient_of_both(of_mean, slope * dy, w, x - mean);
+  }
+};
+struct ByWeights {
+  static FASTACT_HD double of(double slope, double dy, double x, double w, double mean, double) {
+    return w == 0 ? 0.0 : gradient_of_weight(slope * dy, x - mean);
+  }
+};
+
+template <class By>
 void gradient(const double* dy, const double* slope, const double* x, const double* weights,
               const double* mean, const double* of_mean, double* __restrict to, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const double w = weights[i], s = slope[i] * dy[i], d = x[i] - mean[i];
-    double found;
-    if constexpr (of == kSecondByX)
-      found = gradient_of_second(s, w, d);
-    else if constexpr (of == kBothByX)
-      found = gradient_of_both(of_mean[i], s, w, d);
-    else
-      found = w == 0 ? 0.0 : gradient_of_weight(s, d);
-    to[i] = accumulate ? to[i] + found : found;
-  }
+  for (int64_t i = 0; i < n; ++i)
+    to[i] += By::of(slope[i], dy[i], x[i], weights[i], mean[i], of_mean[i]);
 }
 
 }  // namespace
@@ -186,11 +157,9 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD(T) {add<kProducts, kTrusts, T, T>, add<kProducts, kWeighs, T, double>}
 #define FASTACT_ADD_STAGED(what) \
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
-#define FASTACT_GRADIENT(of) {gradient<of, false>, gradient<of, true>}
 #define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
-#define FASTACT_PAIR_GRADIENTS(name, Of) \
-  {pair_gradients<Of, f16>, pair_gradients<Of, bf16>, nullptr, pair_gradients<Of, double>},
-#define FASTACT_TERM_GRADIENT(name, Term) {term_gradient<Term, false>, term_gradient<Term, true>},
+#define FASTACT_PAIR_GRADIENTS(name, Of) {pair_gradients<Of, float>, pair_gradients<Of, double>},
+#define FASTACT_TERM_GRADIENT(name, Term) gradient<ByTerm<Term>>,
 
 extern const WeightingKernels weighting_kernels;
 const WeightingKernels weighting_kernels = {
@@ -203,8 +172,7 @@ const WeightingKernels weighting_kernels = {
     choose,
     {nullptr, FASTACT_PAIRS(FASTACT_PAIR_TERMS)},
     {{}, FASTACT_PAIRS(FASTACT_PAIR_GRADIENTS)},
-    {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(kSecondByX), FASTACT_GRADIENT(kBothByX),
-     FASTACT_GRADIENT(kMeanByWeights)},
+    {FASTACT_TERMS(FASTACT_TERM_GRADIENT) gradient<ByBoth>, gradient<ByWeights>},
 };
 
 FASTACT_END_NAMESPACE

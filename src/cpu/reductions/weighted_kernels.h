@@ -32,12 +32,10 @@ using AddWeighted = bool (*)(const WeightedRows& x, const WeightedRows& weights,
                              double* second, bool fresh);
 
 // The gradients. With respect to x: of a sum of a term, kTermByX + Term, or of a mean, whose term
-// is x itself; of a variance or deviation; of mean and variance at once. With respect to the
-// weights: of a mean.
+// is x itself; of mean and variance or deviation at once. With respect to the weights: of a mean.
 enum WeightedGradientOf {
   kTermByX,
-  kSecondByX = kTermByX + kTerms,
-  kBothByX,
+  kBothByX = kTermByX + kTerms,
   kMeanByWeights,
   kWeightedGradients
 };
@@ -46,7 +44,7 @@ using WeightedGradientKernel = void (*)(const double* dy, const double* slope, c
                                         const double* of_mean, double* to, int64_t n);
 
 using PairGradients = void (*)(const char* dy, const char* x, const char* t, char* dx, char* dt,
-                               bool accumulate, int64_t n);
+                               int64_t n);
 
 struct WeightingKernels {
   // kProducts, of elements of a dtype with weights of the same one. But for double all are added as
@@ -64,12 +62,12 @@ struct WeightingKernels {
   // Terms of a pair (common/reductions/pairs.h; null: of the product), of x and t (n). x IN/OUT
   // becomes its term.
   void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
-  // dx, dt OUT, or IN/OUT += with accumulate, by dy IN (n): of double, or of 16 bits.
-  PairGradients pair_gradients[kPairs][kDTypes];
-  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
-  // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
-  // mean and of_mean, and x where the term is x itself.
-  WeightedGradientKernel gradient[kWeightedGradients][2];
+  // dx, dt OUT, by dy IN (n): of float, or of double.
+  PairGradients pair_gradients[kPairs][2];
+  // to IN/OUT += the gradient, of x and weights as `choose` left them: of ones, for the gradient by
+  // the weights. What a gradient has no part in may be any numbers: mean and of_mean, and x where
+  // the term is x itself. Without a part of the mean's, of_mean is -0.
+  WeightedGradientKernel gradient[kWeightedGradients];
 };
 
 }  // namespace fastact
