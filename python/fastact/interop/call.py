@@ -93,7 +93,7 @@ class Call:
         self.native = devices.native(where, device)
         self.given = stream is not None
         if self.given and self._draft is not None:
-            self._draft.refuse()
+            self._draft.refused = True
         self.place = Place(device, self._stream(device, stream, values[leader]))
         self.stream = self.place.stream or 0  # where the kernels are queued
         for name, value in values.items():
@@ -387,7 +387,7 @@ class Call:
     def reads_values(self) -> None:
         """The call depends on numbers in arrays, so that it can't be repeated for others."""
         if self._draft is not None:
-            self._draft.refuse()
+            self._draft.refused = True
 
     def _let_wait(self, ours: int, stream: Any) -> None:
         """Let the framework's stream wait for what has been queued on ours."""

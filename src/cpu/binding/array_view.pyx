@@ -87,6 +87,22 @@ cdef inline bint read_dlpack(const DLTensor* tensor, ArrayArgument* to) noexcept
     return to.dtype >= 0
 
 
+cdef inline void find_reach(
+    const ArrayArgument* a, int64_t item, int64_t* low, int64_t* high
+) noexcept:
+    """Find the addresses of an array's first byte, which it has, and of the one past its last."""
+    cdef int64_t step
+    cdef int i
+    low[0] = <intptr_t>a.data
+    high[0] = low[0] + (item * size_of(a[0]) if a.strides is NULL else item)
+    for i in range(a.ndim if a.strides is not NULL else 0):
+        step = a.strides[i] * a.stride_unit * (a.shape[i] - 1)
+        if step < 0:
+            low[0] += step
+        else:
+            high[0] += step
+
+
 # Lists are filled by append and not by a comprehension, which in Cython 3.3 drops a reference too
 # many where there is no memory for the list to grow.
 cdef tuple tuple_of(const int64_t* numbers, int count):
@@ -110,7 +126,6 @@ cdef int check_lengths(View view) except -1:
                     f"fastact: arrays have less than 2**58 elements, got shape {view.shape}"
                 )
             bytes *= view.shape_[i]
-    return 0
 
 
 cdef str name_of_dlpack(DLDataType d):
@@ -159,7 +174,6 @@ cdef class View:
                 # An axis of one element may have any number as its stride: the product may wrap.
                 self.strides_[i] = <int64_t>(<uint64_t>a.strides[i] * <uint64_t>a.stride_unit)
             stride *= a.shape[i]
-        return 0
 
     cdef int take(self, DLTensor* tensor) except -1:
         cdef ArrayArgument a
@@ -296,7 +310,6 @@ cdef class View:
     cdef int check_axis(self, str name, int axis) except -1:
         if not 0 <= axis < self.array.ndim:
             raise ValueError(f"{name}: axis must be from 0 to {self.array.ndim - 1}, got {axis}")
-        return 0
 
     def broadcast_to(self, tuple shape not None):
         """Show this array over a shape of its rank: its axes of length 1 repeat."""
@@ -385,17 +398,9 @@ cdef class View:
     @property
     def reach(self):
         """The addresses of the first byte of the array, and of the one past its last."""
-        cdef int64_t low = <intptr_t>self.array.data, high = low + self.itemsize
-        cdef int64_t step
-        cdef int i
-        if size_of(self.array) == 0:
-            return (low, low)
-        for i in range(self.array.ndim):
-            step = self.strides_[i] * (self.shape_[i] - 1)
-            if step < 0:
-                low += step
-            else:
-                high += step
+        cdef int64_t low = <intptr_t>self.array.data, high = low
+        if size_of(self.array) > 0:
+            find_reach(&self.array, self.itemsize, &low, &high)
         return (low, high)
 
     @property

@@ -78,7 +78,8 @@ cdef class PlanDraft:
 
     cdef const CallKey* key      # for the time of the call
     cdef bint[MAX_ARRAYS] claimed
-    cdef bint begun, refused
+    cdef bint begun
+    cdef public bint refused     # this call can't be repeated by a plan
     cdef dict numbers            # by a View of all of its memory, of an array or MAX_ARRAYS + made
     cdef list made               # (View, what the framework made of it; None: a workspace)
     cdef list written            # indexes of arrays of the key
@@ -126,10 +127,6 @@ cdef class PlanDraft:
     def seen_as(self, array, seen, dtype):
         """An array that came of an output, and the same memory as another dtype."""
         self.seen.append((array, seen, dtype))
-
-    def refuse(self):
-        """This call can't be repeated by a plan."""
-        self.refused = True
 
     cdef int claim(self, value) noexcept:
         """The index in the key of an array that is an operand; -1, and refused, if it has none."""
@@ -204,15 +201,30 @@ cdef class PlanDraft:
         return plan
 
     cdef int take_over(self, CallPlan plan, NativeCall call, View workspace) except -1:
-        """Leave the call without memory, except where a view is a constant."""
+        """Leave a call without memory, except where a view is a constant, and note what it writes.
+
+        It reads nothing but what plans know the values of. These are arrays of the call, constants,
+        and what native functions before it have written.
+        """
+        cdef const KnownFunction* function = call.function
+        cdef const Field* fields = function.table.fields
         cdef View view
-        cdef int k
+        cdef int k, index
         if call.is_recorded:
             raise Unrecorded("a call that was stated twice")
-        self.follow(call)
+        for k, view in enumerate(call.views):
+            if view is None or fields[k].role == Role.kOut or self.is_constant(view):
+                continue
+            index = self.buffer_index(view)
+            if index >= self.key.arrays and not self.filled[index]:
+                raise Unrecorded("memory is read that no native function has written")
         call.begin, call.is_recorded = len(plan.blocks), True
         for k, view in enumerate(call.views):
-            if view is not None and not self.is_constant(view):
+            if view is None:
+                continue
+            if is_written(fields[k], function.named[k], call.arguments()):
+                self.filled[self.buffer_index(view)] = True
+            if not self.is_constant(view):
                 self.note(plan, call.begin + call.address_of(k), view)
                 call.views[k] = view = view.without_memory()
                 call.array(k)[0] = view.array
@@ -221,7 +233,6 @@ cdef class PlanDraft:
         plan.blocks += call.copied_block()
         if len(plan.blocks) > sizeof(uint64_t) * MAX_WORDS_OF_CALLS:
             raise Unrecorded("larger calls than a plan holds")
-        return 0
 
     cdef int note(self, CallPlan plan, int64_t place, View view) except -1:
         """Note an address that each run puts in."""
@@ -231,27 +242,6 @@ cdef class PlanDraft:
         plan.place[k], plan.buffer[k] = place, self.buffer_index(view)
         plan.offset[k] = view.array.data - whole_of(view).array.data
         plan.addresses += 1
-        return 0
-
-    cdef int follow(self, NativeCall given) except -1:
-        """Note what a native function writes. It reads nothing but what plans know the values of.
-
-        These are arrays of the call, constants, and what native functions before it have written.
-        """
-        cdef const KnownFunction* function = given.function
-        cdef const Field* fields = function.table.fields
-        cdef View view
-        cdef int k, index
-        for k, view in enumerate(given.views):
-            if view is None or fields[k].role == Role.kOut or self.is_constant(view):
-                continue
-            index = self.buffer_index(view)
-            if index >= self.key.arrays and not self.filled[index]:
-                raise Unrecorded("memory is read that no native function has written")
-        for k, view in enumerate(given.views):
-            if view is not None and is_written(fields[k], function.named[k], given.arguments()):
-                self.filled[self.buffer_index(view)] = True
-        return 0
 
     cdef object part_of_result(self, result):
         """A buffer index, [a number or None], a tuple of parts, [a part, the dtype as which it is
@@ -287,16 +277,9 @@ cdef View without_gaps(View made):
     Where that is C's order, its description has no strides.
     """
     cdef View model = made.without_memory()
-    cdef int64_t[kMaxAxes] order
-    cdef int64_t step = made.itemsize
-    cdef int i
-    axes_in_order(made.array, &order[0])
-    for i in range(made.array.ndim - 1, -1, -1):
-        if made.shape_[order[i]] != 1 and made.strides_[order[i]] != step:
-            raise Unrecorded("an output with gaps")
-        step *= made.shape_[order[i]]
-    if step == 0:
-        raise Unrecorded("an empty output")
+    cdef int64_t bytes = size_of(made.array) * made.itemsize
+    if not bytes or made.overlaps_itself or made.reach != (made.address, made.address + bytes):
+        raise Unrecorded("an output that is empty or has gaps")
     if is_contiguous(&model.array, model.itemsize):
         model.array.strides = NULL
     return model
@@ -318,10 +301,6 @@ cdef inline void refuse_current_draft() noexcept:
     """An op runs inside a call that is being recorded, whose plan would not know of it."""
     if current_draft() is not NULL:
         (<PlanDraft>current_draft()).refused = True
-
-
-cdef void* current_stream(const CallKey* key) except NULL:
-    return stream_of(key.kind.api, key.device) or <void*>LEGACY_STREAM
 
 
 cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
@@ -358,7 +337,6 @@ cdef int record_launches(CallPlan plan, const CallKey* key) except -1:
         plan.launches = device.end_recording(recording, key.device.device_id)
     if failed:
         plan.drop_launches()
-    return 0
 
 
 cdef class CallPlan:
@@ -394,7 +372,7 @@ cdef class CallPlan:
         """NotImplemented where memory is shared that was not when the plan was made."""
         cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
-        cdef void* stream
+        cdef void* stream = NULL
         cdef int i, k, w
         for i in range(self.writes):
             w = self.written[i]
@@ -410,14 +388,13 @@ cdef class CallPlan:
             buffers = Buffers.__new__(Buffers)
             buffers.make(self, key, &data[self.arrays])
         try:
-            if is_on_cpu(key):
-                self.call_functions(data, NULL)
-            elif self.launches is not NULL and self.new_memory_is_aligned(data):
-                stream = current_stream(key)
+            if not is_on_cpu(key):
+                stream = stream_of(key.kind.api, key.device) or <void*>LEGACY_STREAM
+            if self.launches is not NULL and self.new_memory_is_aligned(data):
                 with nogil:  # a full queue waits
                     self.device.replay(self.launches, data, key.device.device_id, stream)
             else:
-                self.call_functions(data, current_stream(key))
+                self.call_functions(data, stream)
         finally:  # a warning that is an error comes after the arrays were written
             if self.writes and key.kind is not NULL and key.kind.mark_written is not NULL:
                 written = []
@@ -439,7 +416,6 @@ cdef class CallPlan:
             else:
                 first = <NativeCall>(<NativeLoop>step).calls[0]
                 (<NativeLoop>step).go(memory + first.begin, stream)
-        return 0
 
     cdef bint new_memory_is_aligned(self, char** data) noexcept:
         cdef int k
@@ -534,7 +510,6 @@ cdef class Buffers:
                 )
                 data[k] = <char*>cnp.PyArray_DATA(array)
                 self.keep(k, array)
-        return 0
 
     cdef object give(self, CallPlan plan, int k):
         if self.arrays[k] is NULL:
@@ -641,7 +616,6 @@ cdef class CachedCall(FastPath):
         if len(self.plans) >= MAX_PLANS and words not in self.plans:
             del self.plans[next(iter(self.plans))]  # the oldest: a dict keeps the order
         self.plans[words] = plan
-        return 0
 
     def _take_fast_path(self, int which, int parameters, tuple numbers not None):
         """Let calls of an activation, and of its `forward` and `backward`, take the fast path.
@@ -687,10 +661,9 @@ cdef dict NO_NAMES = {}
 # dict, which takes 30 ns. Nobody changes it. One that somebody else holds, too, is copied: he may
 # take arrays out of it while kernels write them, and nobody but the dict holds these.
 cdef object call_entry(CachedCall entry, tuple args, PyObject* kwargs):
-    cdef bint is_shared = kwargs is not NULL and references(kwargs) != 1
     cdef dict named = NO_NAMES
     if kwargs is not NULL:
-        named = dict(<dict>kwargs) if is_shared else <dict>kwargs
+        named = <dict>kwargs if references(kwargs) == 1 else dict(<dict>kwargs)
     if entry.inputs and call_cache_enabled:
         refuse_current_draft()
         result = entry.serve(args, named)

@@ -64,10 +64,9 @@ cdef enum:  # bits of an array's first word
 
 
 cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t flags) noexcept:
-    cdef int64_t item = item_size(a.dtype), size = size_of(a[0]), low = 0, high = 0
-    cdef int64_t step
+    cdef int64_t item = item_size(a.dtype)
     cdef int i, same
-    if key.arrays == MAX_ARRAYS or a.ndim > MAX_KEY_AXES or size == 0:
+    if key.arrays == MAX_ARRAYS or a.ndim > MAX_KEY_AXES or size_of(a[0]) == 0:
         return False
     if <intptr_t>a.data & (item - 1):
         return False
@@ -80,21 +79,12 @@ cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t fla
     )
     for i in range(a.ndim):
         put(key, <uint64_t>a.shape[i])
-    if a.strides is NULL:
-        high = (size - 1) * item
-    else:
-        for i in range(a.ndim):
-            step = a.strides[i] * a.stride_unit
-            put(key, <uint64_t>step)
-            if step < 0:
-                low += step * (a.shape[i] - 1)
-            else:
-                high += step * (a.shape[i] - 1)
+    for i in range(a.ndim if a.strides is not NULL else 0):
+        put(key, <uint64_t>(a.strides[i] * a.stride_unit))
     key.array[key.arrays] = <PyObject*>x
     key.is_scalar[key.arrays] = False
     key.data[key.arrays] = a.data
-    key.low[key.arrays] = <intptr_t>a.data + low
-    key.high[key.arrays] = <intptr_t>a.data + high + item
+    find_reach(a, item, &key.low[key.arrays], &key.high[key.arrays])
     key.arrays += 1
     return True
 

@@ -12,7 +12,6 @@
 
 cdef enum:
     MAX_TENSOR_TYPES = 8
-    MAX_DEVICES = 64
 
 
 cdef struct FitDevice:
@@ -21,27 +20,24 @@ cdef struct FitDevice:
     const DeviceCall* activation[2]  # forward, backward
 
 
-cdef FitDevice[MAX_DEVICES] fit_devices
-cdef int fit_device_count = 0
+cdef vector[FitDevice] fit_devices
 
 
 def register_device(tuple device, table_capsule):
     """Let tensors on this device, which has been found fit, take the fast path."""
-    global fit_device_count
     cdef FitDevice row
     row.device = DLDevice(device[0], device[1])
     row.table = <DeviceTable*>PyCapsule_GetPointer(table_capsule, "fastact_device_table")
     row.activation[0] = device_call(row.table, kActivationForward)
     row.activation[1] = device_call(row.table, kActivationBackward)
     kept_alive.append(table_capsule)
-    if fit_device_count < MAX_DEVICES:
-        fit_devices[fit_device_count] = row
-        fit_device_count += 1
+    fit_devices.push_back(row)
 
 
 cdef const FitDevice* fit_device_of(DLDevice device) noexcept:
-    cdef int i
-    for i in range(fit_device_count):
+    """Find a device, until the next one is registered; NULL: it is not in use."""
+    cdef size_t i
+    for i in range(fit_devices.size()):
         if same_device(fit_devices[i].device, device):
             return &fit_devices[i]
     return NULL
@@ -184,7 +180,6 @@ cdef int mark_written(TensorType* kind, tuple tensors) except -1:
     """Raise the version counters of tensors that were written, as an operation in place does."""
     if kind.mark_written is not NULL:
         (<object>kind.mark_written)(tensors)
-    return 0
 
 
 cdef bint same_device(DLDevice a, DLDevice b) noexcept:
@@ -210,13 +205,12 @@ cdef bint read_tensor(object x, TensorType* kind, ArrayArgument* to) except -1:
 
 cdef inline bint is_plain(object x, TensorType* kind, ArrayArgument* to) except -1:
     """Describe a contiguous array of a kind (NULL: NumPy's); False if it is anything else."""
-    cdef TensorType* own = kind
+    cdef TensorType* own
     if kind is NULL:
         if not cnp.PyArray_CheckExact(x) or not read_numpy(x, to):
             return False
     else:
-        if Py_TYPE(x) is not kind.type:
-            own = tensor_type_known(Py_TYPE(x))
+        own = tensor_type_known(Py_TYPE(x))
         if (
             own is NULL or own.api is not kind.api or records_gradient(x, kind)
             or not read_tensor(x, kind, to)
@@ -284,6 +278,7 @@ cdef class FastPath:
         cdef TensorType* kind = NULL
         cdef const FitDevice* fit
         cdef const DeviceCall* remote = NULL
+        cdef ActivationCall call
         cdef DLDevice device
         cdef int64_t size, bytes
         cdef bint is_new = out is None
@@ -333,25 +328,14 @@ cdef class FastPath:
         if remote is NULL:
             self.compute(arrays, size, accumulate)
         elif size > 0:
-            self.queue(remote, kind, arrays, accumulate)
+            # It is what a call by name would run, without its checks, which these arrays passed.
+            memset(&call, 0, sizeof(call))
+            memcpy(call.data, arrays, (self.inputs + 1) * sizeof(ArrayArgument))
+            call.which, call.parameters, call.accumulate = self.which, self.defaults, accumulate
+            remote.run(&call, made.dtype, made.device, NULL, 0, stream_of(kind.api, device))
         if kind is not NULL and not is_new:
             mark_written(kind, (out,))
         return out
-
-    cdef int queue(
-        self, const DeviceCall* remote, TensorType* kind, const ArrayArgument* arrays,
-        bint accumulate
-    ) except -1:
-        """Run what a call by name would run, without its checks, which these arrays passed."""
-        cdef DLDevice device = DLDevice(arrays[0].device_type, arrays[0].device)
-        cdef ActivationCall call
-        memset(&call, 0, sizeof(call))
-        memcpy(call.data, arrays, (self.inputs + 1) * sizeof(ArrayArgument))
-        call.which, call.parameters, call.accumulate = self.which, self.defaults, accumulate
-        remote.run(
-            &call, arrays[0].dtype, arrays[0].device, NULL, 0, stream_of(kind.api, device)
-        )
-        return 0
 
     cdef inline void compute(
         self, const ArrayArgument* arrays, int64_t size, bint accumulate

@@ -35,7 +35,6 @@ cdef int add_native_functions() except -1:
         find_named_fields(call_table[0], native_functions[number].named)
         function_numbers[text(call_table.name)] = number
         field_numbers.append({text(call_table.fields[k].name): k for k in range(call_table.count)})
-    return 0
 
 
 add_native_functions()
@@ -185,21 +184,23 @@ cdef class NativeCall:
                 raise TypeError(
                     f"fastact._cpu: {text(table.name)} must be given {text(table.fields[k].name)}"
                 )
-        return 0
 
     cdef int convert(self, int k, FieldKind kind, value) except -1:
         cdef void* to = self.at(k)
         if kind == FieldKind.kArray:
-            self.convert_view(k, value)
-        elif kind in (FieldKind.kAxes, FieldKind.kParameters, FieldKind.kPlaces):
-            if type(value) is not tuple:
+            if value is None:
+                return 0
+            if not isinstance(value, View) or (<View>value).array.shape is NULL:
                 raise TypeError
-            if kind == FieldKind.kAxes:
-                convert_axes(<AxisFlags*>to, value)
-            elif kind == FieldKind.kParameters:
-                convert_parameters(<ParameterValues*>to, value)
-            else:
-                convert_places(<Places*>to, value)
+            self.views[k] = value
+            self.array(k)[0] = (<View>value).array
+            self.is_small &= size_of((<View>value).array) <= kGrain
+        elif kind == FieldKind.kAxes:
+            convert_axes(<AxisFlags*>to, value)
+        elif kind == FieldKind.kParameters:
+            convert_parameters(<ParameterValues*>to, value)
+        elif kind == FieldKind.kPlaces:
+            convert_places(<Places*>to, value)
         elif kind == FieldKind.kNumber:
             (<double*>to)[0] = value
         elif kind == FieldKind.kInt64:
@@ -213,19 +214,6 @@ cdef class NativeCall:
         elif value is not None:
             (<const char**>to)[0] = PyUnicode_AsUTF8AndSize(value, NULL)
             self.texts.append(value)
-        return 0
-
-    cdef int convert_view(self, int k, value) except -1:
-        cdef View view
-        if value is None:
-            return 0
-        if not isinstance(value, View) or (<View>value).array.shape is NULL:
-            raise TypeError
-        view = value
-        self.views[k] = view
-        self.is_small &= size_of(view.array) <= kGrain
-        self.array(k)[0] = view.array
-        return 0
 
     cdef int find_device(self) except -1:
         """Find out whose function it is: the first array tells."""
@@ -242,12 +230,10 @@ cdef class NativeCall:
         self.remote = device_call(device.table, self.function.table[0])
         if self.remote is NULL:
             self.fail(f"device {first.device} has no such function, or another version of it")
-        return 0
 
     cdef int check_made(self) except -1:
         if self.block is NULL or self.is_recorded:
             refuse("NativeCall: native_call makes one, which runs until a plan has taken it over")
-        return 0
 
     def workspace_size(self):
         """Bytes of scratch memory that `run` needs."""
@@ -284,7 +270,6 @@ cdef class NativeCall:
             )
         self.block.workspace = workspace.array.data
         self.block.workspace_bytes = workspace.shape_[0] * workspace.itemsize
-        return 0
 
     cdef int go(self, Block* block, void* stream) except -1:
         """Run the function by a block of this call, or by a copy of it.
@@ -310,7 +295,6 @@ cdef class NativeCall:
                 self.function.native.run(block + 1, &execution)
         for i in range(execution.warning_count):
             warn(text(execution.warnings[i]))
-        return 0
 
 
 cdef int convert_axes(AxisFlags* to, tuple axes) except -1:
@@ -320,7 +304,6 @@ cdef int convert_axes(AxisFlags* to, tuple axes) except -1:
         if not 0 <= axis < kMaxAxes:
             raise OverflowError
         to.flags[axis] = True
-    return 0
 
 
 cdef int convert_parameters(ParameterValues* to, tuple parameters) except -1:
@@ -329,7 +312,6 @@ cdef int convert_parameters(ParameterValues* to, tuple parameters) except -1:
         raise OverflowError
     for i in range(<int>len(parameters)):
         to.value[i] = parameters[i]
-    return 0
 
 
 cdef int convert_places(Places* to, tuple places) except -1:
@@ -339,7 +321,6 @@ cdef int convert_places(Places* to, tuple places) except -1:
     to.count = len(places)
     for k in range(kMostPlaces):
         to.at[k] = PyNumber_Index(places[k]) if k < to.count else k
-    return 0
 
 
 def warn(str what):

@@ -93,7 +93,6 @@ cdef class NativeLoop:
             n += 1
         looped.bytes += call.bytes
         looped.calls, looped.arrays = looped.calls + 1, n
-        return 0
 
     cdef int go(self, char* memory, void* stream) except -1:
         """Run it by these copies of the calls' blocks, whose addresses move."""
@@ -109,7 +108,6 @@ cdef class NativeLoop:
             for k in range(run.calls):
                 (<NativeCall>self.calls[k]).go(<Block*>(memory + run.begin[k]), stream)
             move(&run, memory, 1, 0)
-        return 0
 
     def run(self, intptr_t stream):
         """stream: of a GPU, else 0."""
@@ -142,7 +140,6 @@ cdef int check_reach(View view, step, int64_t count, thread_step, int64_t thread
         high += max(0, move * (times - 1))
     if low < least or high > most:
         refuse("native_loop: all parts must lie within their arrays")
-    return 0
 
 
 def native_loop(

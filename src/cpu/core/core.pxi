@@ -143,11 +143,8 @@ cdef extern from "common/core/call.h" namespace "fastact" nogil:
     cdef enum class Role(int):
         kOut
 
-    cdef enum class ShapeRule(int):
-        kAny
-
-    cdef enum class DTypeRule(int):
-        kComputed
+    ctypedef int ShapeRule
+    ctypedef int DTypeRule
 
     ctypedef struct Field:
         const char* name
