@@ -30,9 +30,13 @@ struct Dropper {
             int64_t n) {
     if (const char* const first = reader.stored(k))
       return kernels.drop[dtype][residual != nullptr](x, residual, y, n, index_at(first), of);
-    reader.for_span(k, [&](const char* from, int64_t stride, int64_t done, int64_t m) {
-      const uint64_t start = index_at(from), step = uint64_t(stride / s.item);
-      for (int64_t i = 0; i < m; ++i) indices[done + i] = start + uint64_t(i) * step;
+    uint64_t* to = indices;
+    reader.for_tiles(k, [&](const char* from, Steps steps, int64_t, int64_t rows, int64_t columns) {
+      const uint64_t step = uint64_t(steps.column / s.item);
+      for (int64_t j = 0; j < rows; ++j, to += columns) {
+        const uint64_t start = index_at(from + j * steps.row);
+        for (int64_t i = 0; i < columns; ++i) to[i] = start + uint64_t(i) * step;
+      }
     });
     kernels.drop_at[dtype == kF64][residual != nullptr](x, residual, y, n, indices, of);
   }

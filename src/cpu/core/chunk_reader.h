@@ -266,14 +266,6 @@ class ChunkReader {
       move(from + at * steps.column, steps, done, m, n);
     }
   }
-  // move(address, stride, elements before, how many) for the pieces of operand k's span.
-  template <class Move>
-  void for_span(int k, Move move) const {
-    for_tiles(k, [&](char* from, Steps steps, int64_t done, int64_t rows, int64_t columns) {
-      for (int64_t i = 0; i < rows; ++i)
-        move(from + i * steps.row, steps.column, done + i * columns, columns);
-    });
-  }
 
   // to OUT = n elements of operand k's dtype.
   void to_compute(int k, const char* from, char* to, int64_t n) const;

@@ -27,10 +27,12 @@ namespace fastact {
 constexpr int kOpenMP = _OPENMP;
 inline int omp_limit() { return omp_get_max_threads(); }
 inline bool in_parallel() { return omp_in_parallel(); }
+inline int team_size() { return omp_get_num_threads(); }  // of the region that calls this
 #else
 constexpr int kOpenMP = 0;
 inline int omp_limit() { return 1; }
 inline bool in_parallel() { return false; }
+inline int team_size() { return 1; }
 #endif
 
 // The thread count that this thread has asked for by `with num_threads(n)`; 0: none.
@@ -68,15 +70,6 @@ inline const char* compiler() {
   return "GCC " __VERSION__;
 #else
   return "unknown";
-#endif
-}
-
-// Threads of the parallel region that calls this.
-inline int team_size() {
-#ifdef _OPENMP
-  return omp_get_num_threads();
-#else
-  return 1;
 #endif
 }
 

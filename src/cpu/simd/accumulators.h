@@ -154,11 +154,11 @@ FASTACT_HD bool has_nan(Vector v) {
 
 // Prefetches count elements `ahead` bytes past x, where the hardware's own prefetcher does not
 // follow.
-template <int count, class T>
+template <int count, int locality = 3, class T>
 FASTACT_HD void prefetch(const T* x, int64_t ahead) {
 #pragma GCC unroll 8
   for (size_t line = 0; line < count * sizeof(T); line += kCacheLine)
-    __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line);
+    __builtin_prefetch(reinterpret_cast<const char*>(x) + ahead + line, 0, locality);
 }
 
 // Prefetches the cache line `ahead` bytes past x into the second-level cache. Of Zen 4's first

@@ -262,17 +262,17 @@ void finish_loss(const CrossEntropy& job, const SoftmaxCall& call) {
 
 // Plans a call that is not empty.
 void plan_losses(CrossEntropy* job, const KernelTable* table, const SoftmaxCall& call,
-                 std::initializer_list<int> roles, bool in_order) {
-  prepare(job, table, call.of_logits(), roles, in_order);
+                 bool backward) {
+  const int target = call.has_indices() ? kTarget : kDy;
+  if (backward)
+    prepare(job, table, call.of_logits(), {kX, target, kWeight, kLse, kY, kRest, kNumber});
+  else
+    prepare(job, table, call.of_logits(), {kX, target, kWeight, kLse, kNumber, kRest}, true);
   job->has_indices = call.has_indices();
   job->has_shares = call.has_shares();
   job->ignore_index = call.ignore_index;
   job->smoothing = LabelSmoothing::of(call.label_smoothing, job->operands.columns.size);
   job->z_loss = call.z_loss;
-}
-void plan_forward(CrossEntropy* job, const KernelTable* table, const SoftmaxCall& call) {
-  const int target = call.has_indices() ? kTarget : kDy;
-  plan_losses(job, table, call, {kX, target, kWeight, kLse, kNumber, kRest}, true);
 }
 
 void refuse_wrong_targets(const CrossEntropy& job) {
@@ -290,7 +290,7 @@ int64_t bytes_of_partials(const CrossEntropy& job) {
 int64_t forward_workspace(const SoftmaxCall& call, const KernelTable* kernels) {
   if (call.reduction == kNone || size_of_rows(call) == 0) return 0;
   CrossEntropy job;
-  plan_forward(&job, kernels, call);
+  plan_losses(&job, kernels, call, false);
   return bytes_of_partials(job);
 }
 
@@ -303,7 +303,7 @@ void forward(const SoftmaxCall& call, Execution* execution) {
     return;
   }
   CrossEntropy job;
-  plan_forward(&job, execution->kernels, call);
+  plan_losses(&job, execution->kernels, call, false);
   refuse_wrong_targets(job);
   if (call.reduction != kNone) {
     check_workspace("fastact._cpu", kCrossEntropyForward.name, execution->workspace,
@@ -318,9 +318,7 @@ void backward(const SoftmaxCall& call, Execution* execution) {
   const int64_t size = size_of_rows(call);
   if (size == 0) return;
   CrossEntropy job;
-  const int target = call.has_indices() ? kTarget : kDy;
-  plan_losses(&job, execution->kernels, call, {kX, target, kWeight, kLse, kY, kRest, kNumber},
-              false);
+  plan_losses(&job, execution->kernels, call, true);
   job.gradient = 1.0 / (call.divisor.shape ? number_at(kF64, call.divisor.data) : 1.0);
   sum_weights(&job);
   refuse_wrong_targets(job);

@@ -22,16 +22,6 @@ constexpr int kStepOf = int(kCacheLine / sizeof(T));
 template <class T>
 constexpr bool kAddsPairs = sizeof(T) < sizeof(double);
 
-// Lines of the first array go to the first-level cache (locality 3), lines of the second array to
-// the second-level one (2). Their number is a constant, although it is twice what 16-bit elements
-// need: a loop over it takes as long as some of the exponentials beside it.
-template <size_t bytes, int locality>
-FASTACT_HD void prefetch_lines(const char* at) {
-#pragma GCC unroll 8
-  for (size_t byte = 0; byte < bytes; byte += kCacheLine)
-    __builtin_prefetch(at + byte, 0, locality);
-}
-
 // y[i] = f(i), of elements that are y or disjoint from it. The incomplete last vector is computed
 // first, by one that overlaps the vectors before it, and written last.
 //
@@ -39,7 +29,9 @@ FASTACT_HD void prefetch_lines(const char* at) {
 // nobody else reads it. Otherwise a store holds the loads of the next vector back, and the steps of
 // several can't be mixed (FASTACT_MIXED).
 //
-// Meanwhile `next` is prefetched.
+// Meanwhile `next` is prefetched: lines of the first array into the first-level cache, lines of the
+// second one into the second-level cache. Their number is a constant, although it is twice what
+// 16-bit elements need: a loop over it takes as long as some of the exponentials beside it.
 template <class T, class F>
 FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
   constexpr int kStep = kStepOf<T>, kMixed = 4 * kStep;
@@ -56,8 +48,8 @@ FASTACT_HD void each(T* y, int64_t n, F f, const NextChunk& next = kNoNext) {
   const char *const first_next = next.at[0], *const second_next = next.at[1];
   int64_t i = 0;
   for (; i + kMixed <= whole; i += kMixed) {
-    if (first_next) prefetch_lines<kMixed * sizeof(T), 3>(first_next + i * next.item);
-    if (second_next) prefetch_lines<kMixed * sizeof(T), 2>(second_next + i * next.item);
+    if (first_next) prefetch<kMixed * sizeof(T)>(first_next + i * next.item, 0);
+    if (second_next) prefetch<kMixed * sizeof(T), 2>(second_next + i * next.item, 0);
     over(i, mixed, y + i);
   }
   for (; i < whole; i += kStep) over(i, step, y + i);

@@ -28,48 +28,33 @@ void prepare(const char* x_, const char* mask, double scale_, char* z, int64_t n
   }
 }
 
-// The largest element, and -inf if there is none but NaNs. Vectors that overlap cover an incomplete
-// last one.
-template <class T>
-FASTACT_HD T largest(const T* z, int64_t n) {
-  constexpr int kWidth = 64, kShort = 16;
-  if (n < kShort) {
-    T max = T(-kInfinity);
-    for (int64_t i = 0; i < n; ++i) max = z[i] > max ? z[i] : max;
-    return max;
-  }
+// The largest of kWidth elements and more. Vectors that overlap cover an incomplete last one.
+template <int kWidth, class T>
+FASTACT_HD T largest_by(const T* z, int64_t n) {
   alignas(64) T lanes[kWidth];
-  each(lanes, kShort, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
-  int64_t i = 0;
-  if (n >= kWidth) {
-    each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
-    for (; i + kWidth <= n; i += kWidth)
+  each(lanes, kWidth, [](int64_t) FASTACT_INLINED { return T(-kInfinity); });
+  const auto take = [&](const T* at) FASTACT_INLINED {
 #pragma omp simd
-      for (int k = 0; k < kWidth; ++k) lanes[k] = z[i + k] > lanes[k] ? z[i + k] : lanes[k];
-#pragma GCC unroll 2
-    for (int half = kWidth / 2; half >= kShort; half /= 2)
-#pragma omp simd
-      for (int k = 0; k < half; ++k)
-        lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
-  }
-  for (; i < n; i += kShort) {
-    const T* at = z + (i + kShort <= n ? i : n - kShort);
-#pragma omp simd
-    for (int k = 0; k < kShort; ++k) lanes[k] = at[k] > lanes[k] ? at[k] : lanes[k];
-  }
-#pragma GCC unroll 4
-  for (int half = kShort / 2; half > 0; half /= 2)
+    for (int k = 0; k < kWidth; ++k) lanes[k] = at[k] > lanes[k] ? at[k] : lanes[k];
+  };
+  for (int64_t i = 0; i + kWidth <= n; i += kWidth) take(z + i);
+  if (n % kWidth) take(z + n - kWidth);
+#pragma GCC unroll 6
+  for (int half = kWidth / 2; half > 0; half /= 2)
 #pragma omp simd
     for (int k = 0; k < half; ++k)
       lanes[k] = lanes[half + k] > lanes[k] ? lanes[half + k] : lanes[k];
   return lanes[0];
 }
 
+// The largest element, and -inf if there is none but NaNs.
 template <class T>
-FASTACT_HD bool has_nan(const T* z, int64_t n) {
-  bool found = false;
-  for (int64_t i = 0; i < n; ++i) found |= z[i] != z[i];
-  return found;
+FASTACT_HD T largest(const T* z, int64_t n) {
+  if (n >= 64) return largest_by<4 * kStepOf<T>>(z, n);
+  if (n >= 16) return largest_by<16>(z, n);
+  T max = T(-kInfinity);
+  for (int64_t i = 0; i < n; ++i) max = z[i] > max ? z[i] : max;
+  return max;
 }
 
 // The sum of a row's exponentials, which are not kept, without its maximum, and how often that
@@ -106,8 +91,8 @@ struct SumApart {
     }
     T made[kMixed];
     for (i = 0; i < whole; i += kMixed) {
-      if (next.at[0]) prefetch_lines<kMixed * sizeof(T), 3>(next.at[0] + i * next.item);
-      if (next.at[1]) prefetch_lines<kMixed * sizeof(T), 2>(next.at[1] + i * next.item);
+      if (next.at[0]) prefetch<kMixed * sizeof(T)>(next.at[0] + i * next.item, 0);
+      if (next.at[1]) prefetch<kMixed * sizeof(T), 2>(next.at[1] + i * next.item, 0);
 #pragma GCC unroll 4
       for (int step = 0; step < kMixed; step += kStep) take(i + step, 0, made + step);
       sum.add(made);
@@ -130,8 +115,9 @@ template <class T, bool apart>
 void far_block(const T* z, int64_t n, T* e, TileStats* stats, int64_t j) {
   const T max = T(stats->max[j]);
   if (!(magnitude(max) < T(kInfinity))) {
-    stats->rest[j] = has_nan(z, n) ? __builtin_nan("") : 0.0;
-    stats->ones[j] = apart;
+    stats->rest[j] = 0.0, stats->ones[j] = apart;
+    for (int64_t i = 0; i < n; ++i)
+      if (z[i] != z[i]) stats->rest[j] = __builtin_nan("");
     if (!apart) each(e, n, [=](int64_t) FASTACT_INLINED { return T(0); });
     return;
   }

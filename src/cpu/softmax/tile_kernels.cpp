@@ -204,16 +204,6 @@ void tile_exponentials(BlockRows z, int64_t width, int64_t n, const double* maxi
   }
 }
 
-template <class T>
-double column_of_parts(TileIn<T>& dy, TileIn<T>& y, int64_t n, int64_t j) {
-  double sum = 0.0;
-  for (int64_t i = 0; i < n; ++i) {
-    const Compute<T> of_y = y.read(i)[j];
-    sum += sum_of_parts(dy.read(i) + j, &of_y, 1);
-  }
-  return sum;
-}
-
 template <class T, class Kind>
 void tile_sum(BlockRows dy_, BlockRows y_, int64_t width, int64_t n, double* sums) {
   TileIn<T> dy(dy_, width), y(y_, width);
@@ -231,8 +221,13 @@ void tile_sum(BlockRows dy_, BlockRows y_, int64_t width, int64_t n, double* sum
     }
   }
   const double* sum = lanes.fold();
-  for (int64_t j = 0; j < width; ++j)
-    sums[j] += sum[j] == sum[j] || !Kind::kSumsProducts ? sum[j] : column_of_parts(dy, y, n, j);
+  for (int64_t j = 0; j < width; ++j) {
+    const bool takes_parts = Kind::kSumsProducts && sum[j] != sum[j];
+    double parts = 0.0;
+    for (int64_t i = 0; takes_parts && i < n; ++i)
+      parts += sum_of_parts(dy.read(i) + j, y.read(i) + j, 1);
+    sums[j] += takes_parts ? parts : sum[j];
+  }
 }
 
 template <class T, class Kind>
