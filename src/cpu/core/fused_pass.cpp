@@ -16,8 +16,8 @@ void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int co
   plan->channels = channel < 0 ? 1 : arrays[leader].shape[channel];
 }
 
-ChannelArray along_channels(const FusedPlan& plan, const Operand& a, int dtype) {
-  const int64_t stride = byte_stride(a, 0, item_size(dtype));
+ChannelArray along_channels(const FusedPlan& plan, const Operand& a, int dtype, int axis) {
+  const int64_t stride = byte_stride(a, axis, item_size(dtype));
   if (!plan.operands.is_channel_reversed) return {a.data, stride, dtype};
   return {a.data + (plan.channels - 1) * stride, -stride, dtype};
 }

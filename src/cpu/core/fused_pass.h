@@ -29,8 +29,8 @@ struct FusedPlan {
 void plan_pass(FusedPlan* plan, const ConvertKernels* kernels, int dtype, int count,
                const Operand* arrays, int leader, int channel, bool sums);
 
-// A caller's array along the channel axis, as the plan meets it.
-ChannelArray along_channels(const FusedPlan& plan, const Operand& a, int dtype);
+// A caller's array along the channel axis, which is its own `axis`, as the plan meets it.
+ChannelArray along_channels(const FusedPlan& plan, const Operand& a, int dtype, int axis = 0);
 
 // A channel array in the compute type, wherever a chunk needs it.
 class ChannelValues {

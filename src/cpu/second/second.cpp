@@ -17,9 +17,7 @@ using Data = SecondCall;
 
 struct SecondJob {
   StridedOperands operands;  // by SecondCall::Data
-  const SecondKernels* kernels;
-  const SoftmaxLoops* softmax;  // of the compute type
-  const ReduceTable* reduce;
+  const KernelTable* table;
   int kind;
   bool accumulate;
   SecondRow row;  // the numbers of the call
@@ -52,8 +50,8 @@ struct SecondRows : RowPass {
       chunk.in[k] = s.data[kRead[k]] ? reader.load(kRead[k], read[k]) : read[k];
     if (job.kind == kSecondOfLogSoftmax) {
       const double zero = 0.0, one = 1.0;
-      job.softmax->exponentials({const_cast<char*>(chunk.in[0]), 0}, 1, n, &zero, &one,
-                                {read[3], 0});
+      const SoftmaxLoops& softmax = job.table->softmax->bands[s.compute_dtype];
+      softmax.exponentials({const_cast<char*>(chunk.in[0]), 0}, 1, n, &zero, &one, {read[3], 0});
       chunk.in[3] = read[3];
     }
   }
@@ -65,13 +63,13 @@ struct SecondRows : RowPass {
     std::fill_n(lanes, sums() * kSecondLanes, 0.0);
     for_pieces(index, [&](int64_t, int64_t n) {
       load(n);
-      job.kernels->sum[is_wide][job.kind](chunk, n, row, lanes);
+      job.table->second->sum[is_wide][job.kind](chunk, n, row, lanes);
     });
     finish();
     for_pieces(index, [&](int64_t, int64_t n) {
       if (s.columns.size > kPiece) load(n);  // else they still are
       for (int k = 0; k < 3; ++k) chunk.out[k] = reader.target(kWritten[k], made[k], adds(k));
-      job.kernels->make[is_wide][job.kind](chunk, n, row);
+      job.table->second->make[is_wide][job.kind](chunk, n, row);
       for (int k = 0; k < 3; ++k) reader.finish(kWritten[k], chunk.out[k], made[k], adds(k));
     });
   }
@@ -84,7 +82,7 @@ struct SecondRows : RowPass {
   // The sums of lanes, in halves, and what follows from them.
   void finish() {
     for (int i = 0; i < sums(); ++i) {
-      job.reduce->fold(lanes + i * kSecondLanes, kSecondLanes, 1);
+      job.table->reduce->fold(lanes + i * kSecondLanes, kSecondLanes, 1);
       row.sums[i] = lanes[i * kSecondLanes];
     }
     if (is_norm(job.kind)) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
@@ -93,9 +91,7 @@ struct SecondRows : RowPass {
 
 void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {
   plan_rows(&job->operands, table->convert, Data::kArrays, call.data, call.reduced);
-  job->kernels = table->second;
-  job->reduce = table->reduce;
-  job->softmax = table->softmax->bands + job->operands.compute_dtype;
+  job->table = table;
   job->kind = call.kind, job->accumulate = call.accumulate;
   job->row = {0, 0, call.weight_offset, call.scale, {}};
 }

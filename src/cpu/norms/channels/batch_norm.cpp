@@ -28,10 +28,7 @@ int64_t batch_scratch(int64_t channels, int64_t size) {
 // An array with a number for each channel, along its only axis or along the channels', in the
 // plan's order.
 ChannelArray channels_of(const BatchNorm& norm, const ArrayArgument& a) {
-  if (!a.shape) return {};
-  const int64_t stride = byte_stride(a, a.ndim == 1 ? 0 : norm.axis, item_size(a.dtype));
-  if (!norm.operands.is_channel_reversed) return {a.data, stride, a.dtype};
-  return {a.data + (norm.channels - 1) * stride, -stride, a.dtype};
+  return a.shape ? along_channels(norm, a, a.dtype, a.ndim == 1 ? 0 : norm.axis) : ChannelArray{};
 }
 
 // Reads the numbers of the channels; `neutral` where there is no array.
@@ -67,20 +64,19 @@ void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[
   for (double** each : {&norm->mean, &norm->rstd, &norm->weight, &norm->bias, &norm->sums})
     *each = numbers, numbers += c;
   norm->partial = numbers + c;  // behind both sums
+  static_cast<BatchOptions&>(*norm) = call;
   norm->table = table;
-  norm->axis = call.axis;
   norm->channels = c;
   s.is_channel_reversed = false;
   if (size == 0) return;
   const int dtype = call.x.dtype, dtypes[] = {dtype, dtype, dtype};
   plan_operands(&s, table->convert, 3, arrays, dtypes, BatchNorm::kX, call.axis,
                 arrays[BatchNorm::kDy].data);
+  norm->is_double = s.compute_dtype == kF64;
   norm->coefficients = {reinterpret_cast<char*>(norm->partial + 2 * most * c), c + kPiece,
-                        s.compute_item == sizeof(double)};
+                        norm->is_double};
   norm->activation = activation;
-  norm->parameters = call.parameters;
   norm->is_identity = call.which == k_identity;
-  norm->is_training = call.is_training;
   norm->accumulate = false;
   norm->count = size / c;
   read_channels(*norm, call.weight, 1.0, norm->weight);
@@ -189,18 +185,6 @@ void make_slopes(const BatchNorm& norm, int64_t first, int64_t n) {
   });
 }
 
-void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n) {
-  const int64_t c = norm.channels;
-  for (int64_t row = 0; row < 2 * c; row += c) {
-    double* sums = norm.sums + row;
-    const double* partial = norm.partial + row;
-    std::copy(partial + first, partial + first + n, sums + first);
-    for (int64_t chunk = 1; chunk < norm.chunks; ++chunk)
-      for (int64_t i = first; i < first + n; ++i) sums[i] += partial[chunk * 2 * c + i];
-  }
-  for (int64_t i = first; i < first + n; ++i) norm.sums[c + i] *= norm.rstd[i];
-}
-
 namespace {
 
 // Refuses a workspace that is too small for a call, and returns the bytes of it that lie before the
@@ -247,7 +231,7 @@ void batch_norm_forward(const BatchForward& call, Execution* execution) {
   }
   if (size > 0) {
     make_coefficients(norm);
-    run_partitions(threads, batch_norm_forward_partition, &norm);
+    run_forward(norm, threads);
   }
   write_channels(norm, norm.mean, call.saved_mean, false);
   write_channels(norm, norm.rstd, call.saved_rstd, false);
@@ -278,7 +262,6 @@ void batch_norm_backward(const BatchBackward& call, Execution* execution) {
   take_statistics(&norm, call.mean, call.rstd, true, 0);
   make_coefficients(norm);
   const int64_t c = norm.channels;
-  const bool has_dx = call.dx.shape;
   bool needs_sums = call.is_training || call.dweight.shape || call.dbias.shape;
   if (call.sum_p.shape) {
     needs_sums = false;
@@ -287,18 +270,7 @@ void batch_norm_backward(const BatchBackward& call, Execution* execution) {
     read_channels(norm, call.sum_p_xhat, 0, norm.sums + c);
     for (int64_t i = 0; i < 2 * c; ++i) norm.sums[i] /= call.count;
   }
-  if (needs_sums && has_dx && goes_by_channels(norm, threads)) {
-    run_partitions(threads, batch_norm_backward_partition, &norm);
-  } else {
-    if (needs_sums) {
-      run_partitions(threads, batch_norm_sums_partition, &norm);
-      merge_batch_sums(norm, 0, c);
-    }
-    if (has_dx) {
-      make_slopes(norm, 0, c);
-      run_partitions(threads, batch_norm_gradient_partition, &norm);
-    }
-  }
+  run_backward(norm, needs_sums, threads);
   write_channels(norm, norm.sums, call.dbias, call.accumulate);
   write_channels(norm, norm.sums + c, call.dweight, call.accumulate);
 }

@@ -23,7 +23,7 @@
 #pragma once
 
 #include "common/norms/channel_call.h"
-#include "cpu/core/chunk_reader.h"
+#include "cpu/core/fused_pass.h"
 #include "cpu/core/kernel_table.h"
 #include "cpu/core/native_function.h"
 #include "cpu/norms/channels/pass.h"
@@ -38,18 +38,13 @@ struct ChannelNumbers {
   Coefficients coefficients;                   // of short rows of channels last, repeated
 };
 
-struct BatchNorm : ChannelNumbers {
+struct BatchNorm : FusedPlan, BatchOptions, ChannelNumbers {
   enum { kDy, kX, kOut };  // the operands; those without data are absent
 
-  StridedOperands operands;
   const KernelTable* table;
   ElementwiseKernel activation;  // of the compute type, forward or backward
-  const double* parameters;
   bool is_identity;
-  bool accumulate;
-  bool is_training;         // backward: the statistics depend on x
-  int axis;                 // the channels', of the arrays
-  int64_t channels, count;  // values a channel
+  int64_t count;  // values a channel
   // Backward: how the terms are cut.
   int64_t cuts;    // pieces of a row, where the channel is the row
   int64_t chunks;  // of all pieces, or of all rows
@@ -66,17 +61,8 @@ int64_t batch_backward_workspace(const BatchBackward& call, const KernelTable* k
 // come of them.
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n);
 
-// Adds up, after all of batch_norm_sums_partition, `sums` of n channels.
-void merge_batch_sums(const BatchNorm& norm, int64_t first, int64_t n);
-
-// One partition of: y; the partial sums; dx.
-void batch_norm_forward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
-void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
-void batch_norm_gradient_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
-
-// If channels are rows, and several of them fit into a cache, backward computes the sums of some
-// and then their dx: both passes in one partition.
-bool goes_by_channels(const BatchNorm& norm, int64_t partitions);
-void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t partitions);
+// Makes y; or the sums of p and p xhat, where they are asked for, and dx where it is there.
+void run_forward(const BatchNorm& norm, int threads);
+void run_backward(const BatchNorm& norm, bool needs_sums, int threads);
 
 }  // namespace fastact

@@ -18,52 +18,32 @@ struct BatchPass : ChannelPass<BatchNorm> {
       : ChannelPass(n, {given, BatchNorm::kX, result},
                     n.operands.is_channel_outer ? INT64_MAX : kNearRows, n.coefficients,
                     [&](int k) -> const ChannelFormula& {
-                      return n.table->batch_norm->kernels[k].formula;
+                      return n.table->channels->batch_norm[k].formula;
                     }),
-        kernels(n.table->batch_norm->kernels[dtype]) {}
+        kernels(n.table->channels->batch_norm[dtype]) {}
 
   void set_coefficients(const ChannelPiece& c) {
     ChannelPass::set_coefficients(is_column ? c.column : c.row % channel_rows);
   }
 
-  void forward(const ChannelPiece& c) {
+  // Maps a piece: forward where no gradient is given.
+  void map_piece(const ChannelPiece& c) {
     set_coefficients(c);
-    ChannelPass::forward(c);
-  }
-
-  void backward(const ChannelPiece& c) {
-    set_coefficients(c);
+    if (given < 0) return forward(c);
     const bool reads_x = norm.is_training || !norm.is_identity;
     const StridedRows of_x = reads_x ? load(BatchNorm::kX, c, x) : StridedRows{};
     const StridedRows p = p_of(c, of_x, {z, c.n});
     norm.is_training ? make_gradient(c, formula.gradient, p, of_x)
                      : make_gradient(c, kernels.scale, p, p);
   }
-
-  // Visits pieces of which each element is mapped by itself.
-  template <class Visit>
-  void for_maps(const ChannelPiece& all, Visit visit) const {
+  void map_pieces(const ChannelPiece& all) {
     const bool joins = is_column && norm.channels < kShortRow;
-    for_pieces(all, joins ? joined_pixels(norm.channels, kPiece) : 1, 1, visit);
-  }
-
-  // A partition is a part of the rows, or where these are few of the columns.
-  template <class Visit>
-  void for_partition(int64_t index, int64_t partitions, Visit visit) {
-    const bool by_rows = s.rows.size >= kTasksPerPartition * partitions;
-    const auto begin = [&](int64_t i) {
-      return by_rows ? begin_of_part(s.rows.size, i, partitions, 1)
-                     : begin_of_part(s.columns.size, i, partitions);
-    };
-    const int64_t first = begin(index), n = begin(index + 1) - first;
-    if (n == 0) return;
-    for_maps(by_rows ? ChannelPiece{first, n, 0, s.columns.size}
-                     : ChannelPiece{0, s.rows.size, first, n},
-             visit);
+    for_pieces(all, joins ? joined_pixels(norm.channels, kPiece) : 1, 1,
+               [&](const ChannelPiece& c) { map_piece(c); });
   }
 };
 
-using BatchForwardPass = BatchPass<-1, BatchNorm::kOut>;
+using BatchOutput = BatchPass<-1, BatchNorm::kOut>;
 using BatchGradient = BatchPass<BatchNorm::kDy, BatchNorm::kOut>;
 
 // The sums of p and p (x - mean).
@@ -125,13 +105,13 @@ struct BatchSums : BatchPass<BatchNorm::kDy, -1> {
     alignas(64) double lanes[2 * kLanes] = {};
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / norm.cuts * norm.channels + channel, cut = i % norm.cuts;
-      const int64_t last = size * (cut + 1) / norm.cuts;
-      for (int64_t column = size * cut / norm.cuts, m; column < last; column += m) {
-        m = std::min(kPiece, last - column);  // whole groups of lanes: no cut that the bits see
+      const int64_t column = size * cut / norm.cuts, last = size * (cut + 1) / norm.cuts;
+      // A buffer takes whole groups of lanes: no cut that the bits see.
+      for_pieces({row, 1, column, last - column}, 1, 1, [&](const ChannelPiece& c) {
         StridedRows p, of_x;
-        fetch({row, 1, column, m}, &p, &of_x);
-        kernels.add_piece(p.first, of_x.first, coefficients, m, lanes);
-      }
+        fetch(c, &p, &of_x);
+        kernels.add_piece(p.first, of_x.first, coefficients, c.n, lanes);
+      });
     }
     for (int k : {0, 1}) norm.table->reduce->fold(lanes + k * kLanes, kLanes, 1);
     *sum = lanes[0], *product = lanes[kLanes];
@@ -150,8 +130,8 @@ int64_t channels_at_once(const BatchNorm& norm) {
   return std::max<int64_t>(kNearChannel / (bytes * tile), 1) * tile;
 }
 
-}  // namespace
-
+// If channels are rows, and several of them fit into a cache, backward computes the sums of some
+// and then their dx: both passes in one partition.
 bool goes_by_channels(const BatchNorm& norm, int64_t partitions) {
   const StridedOperands& s = norm.operands;
   const int64_t tasks = ceil_div(norm.channels, tile_of(norm));
@@ -161,7 +141,18 @@ bool goes_by_channels(const BatchNorm& norm, int64_t partitions) {
          channels_at_once(norm) * s.columns.size >= kShortestSpan;
 }
 
-void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
+// Adds up, once the chunks are summed, `sums` of n channels.
+void merge_sums(const BatchNorm& norm, int64_t first, int64_t n) {
+  const int64_t c = norm.channels;
+  for (const int64_t at : {first, c + first}) {
+    std::copy_n(norm.partial + at, n, norm.sums + at);
+    for (int64_t chunk = 1; chunk < norm.chunks; ++chunk)
+      for (int64_t i = at; i < at + n; ++i) norm.sums[i] += norm.partial[chunk * 2 * c + i];
+  }
+  for (int64_t i = first; i < first + n; ++i) norm.sums[c + i] *= norm.rstd[i];
+}
+
+void backward_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
   const int64_t tile = tile_of(*norm), tasks = ceil_div(norm->channels, tile),
                 most = channels_at_once(*norm);
   const int64_t last = std::min(tasks * (index + 1) / partitions * tile, norm->channels);
@@ -172,11 +163,10 @@ void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t
       for (int64_t chunk = 0; chunk < norm->chunks; ++chunk)
         for (int64_t channel = first; channel < end; channel += step)
           sums.add(chunk, channel, std::min(step, end - channel));
-      merge_batch_sums(*norm, first, n);
+      merge_sums(*norm, first, n);
       make_slopes(*norm, first, n);
       for (int64_t row = first; row < norm->operands.rows.size; row += norm->channels)
-        gradient.for_maps({row, n, 0, norm->operands.columns.size},
-                          [&](const ChannelPiece& c) { gradient.backward(c); });
+        gradient.map_pieces({row, n, 0, norm->operands.columns.size});
     }
   };
   with_frame<BatchSums>(*norm, [&](BatchSums& sums) {
@@ -184,19 +174,22 @@ void batch_norm_backward_partition(const BatchNorm* norm, int64_t index, int64_t
   });
 }
 
-void batch_norm_forward_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
-  with_frame<BatchForwardPass>(*norm, [&](BatchForwardPass& pass) {
-    pass.for_partition(index, partitions, [&](const ChannelPiece& c) { pass.forward(c); });
+// A partition is a part of the rows, or where these are few of the columns.
+template <class Pass>
+void map_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
+  const int64_t rows = norm->operands.rows.size, columns = norm->operands.columns.size;
+  const bool by_rows = rows >= kTasksPerPartition * partitions;
+  const auto begin = [&](int64_t i) {
+    return by_rows ? begin_of_part(rows, i, partitions, 1) : begin_of_part(columns, i, partitions);
+  };
+  const int64_t first = begin(index), n = begin(index + 1) - first;
+  if (n == 0) return;
+  with_frame<Pass>(*norm, [&](Pass& pass) {
+    pass.map_pieces(by_rows ? ChannelPiece{first, n, 0, columns} : ChannelPiece{0, rows, first, n});
   });
 }
 
-void batch_norm_gradient_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
-  with_frame<BatchGradient>(*norm, [&](BatchGradient& pass) {
-    pass.for_partition(index, partitions, [&](const ChannelPiece& c) { pass.backward(c); });
-  });
-}
-
-void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
+void sums_partition(const BatchNorm* norm, int64_t index, int64_t partitions) {
   with_frame<BatchSums>(*norm, [&](BatchSums& sums) {
     const int64_t tile = tile_of(*norm), tiles = ceil_div(norm->channels, tile);
     const int64_t tasks = tiles * norm->chunks;
@@ -205,6 +198,26 @@ void batch_norm_sums_partition(const BatchNorm* norm, int64_t index, int64_t par
       sums.add(i / tiles, first, std::min(tile, norm->channels - first));
     }
   });
+}
+
+}  // namespace
+
+void run_forward(const BatchNorm& norm, int threads) {
+  run_partitions(threads, map_partition<BatchOutput>, &norm);
+}
+
+void run_backward(const BatchNorm& norm, bool needs_sums, int threads) {
+  const bool has_dx = norm.operands.data[BatchNorm::kOut];
+  if (needs_sums && has_dx && goes_by_channels(norm, threads))
+    return run_partitions(threads, backward_partition, &norm);
+  if (needs_sums) {
+    run_partitions(threads, sums_partition, &norm);
+    merge_sums(norm, 0, norm.channels);
+  }
+  if (has_dx) {
+    make_slopes(norm, 0, norm.channels);
+    run_partitions(threads, map_partition<BatchGradient>, &norm);
+  }
 }
 
 }  // namespace fastact

@@ -52,9 +52,8 @@ struct GroupPass : ChannelPass<Norm> {
   alignas(64) char of_tile[kCoefficients * kTile * sizeof(double)];
 
   GroupPass(const Norm& a, const Operands& operands)
-      : ChannelPass(
-            a, operands, kNear, {of_tile, kTile, a.operands.compute_item == sizeof(double)},
-            [&](int k) -> const ChannelFormula& { return a.table->channels_last->kernels[k]; }),
+      : ChannelPass(a, operands, kNear, {of_tile, kTile, a.operands.compute_item == sizeof(double)},
+                    [&](int k) -> const ChannelFormula& { return a.table->channels->groups[k]; }),
         channels(a.operands.columns.size),
         group(a.parameters_per_row),
         pixels(a.pixels),
@@ -127,16 +126,13 @@ struct GroupPass : ChannelPass<Norm> {
     });
   }
 
-  // Visits where the groups of the task have their mean and rstd.
+  // Visits mean and rstd of the groups of the task, and where they lie.
   template <class Visit>
-  void for_saved(Visit visit) const {
-    char* const mean = s.row(Norm::kMean, example * pixels);
-    char* const rstd = s.row(Norm::kRstd, example * pixels);
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t column = (first_group + g) * group;
-      visit(g, mean + s.columns.offset(Norm::kMean, column),
-            rstd + s.columns.offset(Norm::kRstd, column));
-    }
+  void for_saved(Visit visit) {
+    for (const int k : {Norm::kMean, Norm::kRstd})
+      for (int64_t g = 0; g < groups; ++g)
+        visit(k == Norm::kMean ? stats[g].mean : stats[g].rstd,
+              s.row(k, example * pixels) + s.columns.offset(k, (first_group + g) * group));
   }
 };
 
@@ -170,21 +166,16 @@ struct GroupForward : GroupPass {
   void statistics() {
     Moments all[kTile];
     double counts[kTile];
-    std::fill(counts, counts + groups, 0.0);
+    std::fill_n(all, groups, Moments{});
+    std::fill_n(counts, groups, 0.0);
     const double count = double(pixels);
     for_tiles([&](int64_t first, int64_t n) {
       moments(first, n);
       for_groups(first, n, [&](int64_t which, int64_t at, int64_t m) {
         for (int64_t i = at; i < at + m; ++i) {
           const Moments one = {all_blocks[0][i], all_blocks[1][i], low[0][i], low[1][i]};
-          double& before = counts[which];
-          if (before > 0) {
-            const double fraction = count / (before + count);
-            merge_moments(one, fraction, before * fraction, &all[which]);
-          } else {
-            all[which] = one;
-          }
-          before += count;
+          all[which] = merge_counted(one, count, all[which], counts[which]);
+          counts[which] += count;
         }
       });
     });
@@ -254,12 +245,9 @@ struct GroupForward : GroupPass {
     });
   }
 
-  void save() const {
-    if (!s.data[Norm::kRstd]) return;
-    for_saved([&](int64_t g, char* mean, char* rstd) {
-      store_as(s.compute_dtype, mean, stats[g].mean);
-      store_as(s.compute_dtype, rstd, stats[g].rstd);
-    });
+  void save() {
+    if (s.data[Norm::kRstd])
+      for_saved([&](double value, char* at) { store_as(s.compute_dtype, at, value); });
   }
 };
 
@@ -291,9 +279,7 @@ struct GroupBackward : GroupPass {
   }
 
   void read_stats() {
-    for_saved([&](int64_t g, const char* mean, const char* rstd) {
-      stats[g] = {number_at(s.compute_dtype, mean), number_at(s.compute_dtype, rstd)};
-    });
+    for_saved([&](double& value, const char* at) { value = number_at(s.compute_dtype, at); });
   }
 
   // p and x of a piece.

@@ -82,30 +82,26 @@ struct RowsOf {
   FASTACT_HD T* operator[](int64_t row) const { return first + row * pitch; }
 };
 
-// Elements of one of several segments from which on it is worth chunks of kChunk.
-constexpr int64_t kLongSegment = 2048;
+constexpr int64_t kLongSegment = 2048;  // elements, from which on it is worth chunks of kChunk
 
 // Maps rows that are segments of channels, with one coefficient each.
 template <class Map, class T>
 void map_segments(StridedRows from_a, StridedRows from_b, const char* const* all, StridedRows to,
                   int64_t segments, int64_t n, bool) {
   using C = Compute<T>;
+  const RowsOf<T> a(from_a), b(from_b), made(to);
   const auto for_segments = [&](auto over) FASTACT_INLINED {
-    const T *a = pointer<T>(from_a.first), *b = pointer<T>(from_b.first);
-    T* made = pointer<T>(to.first);
     for (int64_t r = 0; r < segments; ++r) {
       const Map map(Channel<C>{all, r});
-      over(a, b, made, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
-      a += from_a.pitch, b += from_b.pitch, made += to.pitch;
+      over(r, [=](C x, C y) FASTACT_INLINED { return map(x, y); });
     }
   };
-  if (segments > 1 && n >= kLeastSegment && n < kLongSegment)
-    for_segments([=](const T* a, const T* b, T* made, auto of)
-                     FASTACT_INLINED { map_span(a, b, made, n, of); });
+  if (n >= kLeastSegment && n < kLongSegment)
+    for_segments([&](int64_t r, auto of) FASTACT_INLINED { map_span(a[r], b[r], made[r], n, of); });
   else
-    for_segments([=](const T* a, const T* b, T* made, auto of) FASTACT_INLINED {
-      map_indexed<kChunk>(a, b, made, n,
-                          [=](int64_t, C x, C y) FASTACT_INLINED { return of(x, y); });
+    for_segments([&](int64_t r, auto of) FASTACT_INLINED {
+      map_indexed(a[r], b[r], made[r], n,
+                  [=](int64_t, C x, C y) FASTACT_INLINED { return of(x, y); });
     });
 }
 
@@ -342,11 +338,9 @@ void add_rows(StridedRows from_p, StridedRows from_x, const char* const* all, in
 #define FASTACT_GROUPS(T) \
   {FASTACT_COLUMNS(GroupNormalise, T), FASTACT_COLUMNS(GroupGradient, T), add_rows<xhat, false, T>}
 
-extern const BatchNormTable batch_norm_table;
-const BatchNormTable batch_norm_table = {
-    {FASTACT_BATCH(f16), FASTACT_BATCH(bf16), FASTACT_BATCH(float), FASTACT_BATCH(double)}};
-extern const ChannelsLastTable channels_last_table;
-const ChannelsLastTable channels_last_table = {
+extern const ChannelTable channel_table;
+const ChannelTable channel_table = {
+    {FASTACT_BATCH(f16), FASTACT_BATCH(bf16), FASTACT_BATCH(float), FASTACT_BATCH(double)},
     {FASTACT_GROUPS(f16), FASTACT_GROUPS(bf16), FASTACT_GROUPS(float), FASTACT_GROUPS(double)}};
 
 FASTACT_END_NAMESPACE

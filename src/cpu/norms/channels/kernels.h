@@ -68,12 +68,9 @@ struct BatchNormKernels {
                        double* products);
 };
 
-struct BatchNormTable {
-  BatchNormKernels kernels[kDTypes];
-};
-// Groups of channels that come last: the channels are columns, and no map is for rows.
-struct ChannelsLastTable {
-  ChannelFormula kernels[kDTypes];
+struct ChannelTable {
+  BatchNormKernels batch_norm[kDTypes];
+  ChannelFormula groups[kDTypes];  // of channels that come last, as columns: no map is for rows
 };
 
 }  // namespace fastact

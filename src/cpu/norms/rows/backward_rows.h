@@ -40,8 +40,8 @@ inline int64_t band_of(const Norm& a) {
   return std::clamp(std::min(most, fits), int64_t(1), kBand);
 }
 
-// Facts that follow from the arrays.
-struct BackwardFacts {
+// Facts that follow from the arrays, and the rows that a thread holds, from `memory` on.
+struct BackwardArrays {
   const Norm& of;
   const StridedOperands& s;
   const bool is_stored;  // all lies in 16 bits where it is read and written
@@ -52,8 +52,10 @@ struct BackwardFacts {
   const bool is_made;                     // what is held is more than what arrays have
   const int64_t band, at_once;            // rows, and those of them that are held together
   const bool has_whole_sums;              // of a band in held memory, else chunk by chunk
+  char *weight_row, *sums[2], *p, *x, *dx, *dgate;
+  int64_t bytes = 0;  // of all of these
 
-  explicit BackwardFacts(const Norm& a)
+  BackwardArrays(const Norm& a, char* memory)
       : of(a),
         s(a.operands),
         is_stored(!a.accumulate && !a.drops && !s.data[Norm::kDSum] &&
@@ -71,15 +73,7 @@ struct BackwardFacts {
         at_once(holds_p || holds_x || holds_dx
                     ? std::clamp<int64_t>(kHeldBytes / a.row_bytes(), 1, band)
                     : band),
-        has_whole_sums(a.has_sums() && !a.has_shared_parameters() && (at_once < band || a.casts)) {}
-};
-
-// The rows that a thread holds, from `memory` on.
-struct BackwardArrays : BackwardFacts {
-  char *weight_row, *sums[2], *p, *x, *dx, *dgate;
-  int64_t bytes = 0;  // of all of these
-
-  BackwardArrays(const Norm& a, char* memory) : BackwardFacts(a) {
+        has_whole_sums(a.has_sums() && !a.has_shared_parameters() && (at_once < band || a.casts)) {
     memory += -reinterpret_cast<uintptr_t>(memory) % kCacheLine;
     const auto take = [&](bool is_needed, int64_t more) {
       char* const found = memory && is_needed ? memory + bytes : nullptr;
@@ -188,15 +182,18 @@ struct BackwardRows : BackwardArrays, NormChunks {
     char* const own = const_cast<char*>(row.p) + c.column * item;  // written if it is held
     const char* of_x = row.x + c.column * item;
     if (norm.gate_first)
-      multiply(norm, load_gate(c.n, z), reader.load(Norm::kIn, dy), c.n, x + at);
+      multiply(norm, load_gate(reader, c.n, z), reader.load(Norm::kIn, dy), c.n, x + at);
     else if (holds_x)
       of_x = reader.load(Norm::kIn, x + at);
     if (holds_p) {
       const char* const gradient = reader.load(Norm::kDy, norm.is_identity && !gates_z ? own : dy);
-      if (!norm.is_identity)
-        multiply_by_slope(gradient, of_x, row.stats, c, own);
-      else if (gates_z)
-        multiply(norm, load_gate(c.n, z), gradient, c.n, own);
+      if (!norm.is_identity) {
+        make_z(of_x, row.stats, c, z);
+        char* const operands[] = {const_cast<char*>(gradient), z, own};
+        norm.activation(operands, c.n, norm.parameters, 0);
+      } else if (gates_z) {
+        multiply(norm, load_gate(reader, c.n, z), gradient, c.n, own);
+      }
       if ((gates_z || !norm.is_identity) && norm.casts) cast(own, c.n);
     }
     if (gates_z && has_dgate) {
@@ -206,12 +203,6 @@ struct BackwardRows : BackwardArrays, NormChunks {
     if (!norm.casts) return;
     if (has_sums) add_cast_gradient(own, of_x, row.stats, c.n, cast_sums + c.column * item);
     if (weight.is_there()) multiply_cast(own, c.weight, c.n, own);
-  }
-  // value OUT (n) = f(gate) of the elements to which the reader went.
-  const char* load_gate(int64_t n, char* value) {
-    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, value)), value};
-    norm.value_of_gate(operands, n, norm.parameters, 0);
-    return value;
   }
   // dgate OUT (n) = factor IN (n) times `gradient` IN (n) and f'(gate).
   void make_dgate(const char* gradient, const char* factor, int64_t n, char* to) {
@@ -228,12 +219,6 @@ struct BackwardRows : BackwardArrays, NormChunks {
     else
       norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
   }
-  void multiply_by_slope(const char* gradient, const char* of_x, const RowStats& stats,
-                         const NormChunk& c, char* to) {
-    make_z(of_x, stats, c, z);
-    char* const operands[] = {const_cast<char*>(gradient), z, to};
-    norm.activation(operands, c.n, norm.parameters, 0);
-  }
   // sum IN/OUT (n) += p IN (n) xhat, where p, xhat and the product are rounded.
   void add_cast_gradient(const char* of_p, const char* of_x, const RowStats& stats, int64_t n,
                          char* sum) {
@@ -246,7 +231,7 @@ struct BackwardRows : BackwardArrays, NormChunks {
   // them from byte `at` on.
   void find_gradients(int64_t n, int64_t at) {
     if (has_dgate) make_dgate(reader.load(Norm::kIn, dy), dx + at, n, dgate + at);
-    multiply(norm, load_gate(n, z), dx + at, n, dx + at);
+    multiply(norm, load_gate(reader, n, z), dx + at, n, dx + at);
   }
 
   // Stores the n elements of a gradient, to which the reader went; values is overwritten. Dropout

@@ -15,24 +15,14 @@ constexpr int64_t kLongBytes = 512 << 10;  // or this, which a second-level cach
 constexpr int64_t kGatedBytes = 64 << 10;  // of rows of x f(gate), up to which they are kept
 static_assert(kTogetherBytes <= kPiece * sizeof(float), "what a buffer holds, and a reader takes");
 
-// A statistic of a row: an accumulation (reductions/kernels.h) that gives a mean, or 0, and m2, the
-// sum of the squares of the distances from it. With the bits of `moments`, and in rows of one chunk
-// (blocks_a_chunk) of `sum_squares`, over these axes.
-struct RowStatistic {
-  int what;
-  int first;                               // of {mean, m2}, that it gives
-  int64_t (*terms_at_once)(int64_t size);  // of a row of that size: merged before others are
-
-  Results results(Moments* m) const { return {&m->mean + first, &m->mean_low + first, 1}; }
-};
-constexpr RowStatistic kRowMoments = {
-    kMoments, 0, [](int64_t size) { return blocks_a_chunk(size) * kReduceBlock; }};
-constexpr RowStatistic kRowSquares = {kSquaresInDouble, 1, [](int64_t size) { return size; }};
-
 struct NormForward : NormChunks, RowPass {
-  const RowStatistic& statistic;
-  const int source;      // what is normalised: x, or the sum of x and the residual
-  const bool is_stored;  // it and y lie in 16 bits where they are read and written
+  // A row's statistic gives a mean, or 0, and m2, the sum of the squares of the distances from it:
+  // with the bits of `moments`, and in rows of one chunk of `sum_squares`, over these axes.
+  const Accumulator& accumulator;
+  const int first_number;     // of {mean, m2}, that it gives
+  const int64_t chunk_terms;  // of a row, that are merged before others are
+  const int source;           // what is normalised: x, or the sum of x and the residual
+  const bool is_stored;       // it and y lie in 16 bits where they are read and written
   const NormKernels& kernels;
   const int64_t item;    // bytes of what these read and write
   const bool are_alike;  // rows of which one call takes many
@@ -48,7 +38,11 @@ struct NormForward : NormChunks, RowPass {
   explicit NormForward(const Norm& a)
       : NormChunks(a, chunk_of(a)),
         RowPass(a.operands),
-        statistic(is_centred(a.norm) ? kRowMoments : kRowSquares),
+        accumulator(
+            a.table->reduce->accumulators[is_centred(a.norm) ? kMoments : kSquaresInDouble]),
+        first_number(is_centred(a.norm) ? 0 : 1),
+        chunk_terms(is_centred(a.norm) ? blocks_a_chunk(s.columns.size) * kReduceBlock
+                                       : s.columns.size),
         source(source_of(a)),
         is_stored(are_stored(a)),
         kernels(is_stored ? a.table->norm->kernels[s.dtype] : *a.kernels),
@@ -115,24 +109,26 @@ struct NormForward : NormChunks, RowPass {
   // Normalises `count` rows chunk by chunk. Several rows have the same parameters, and if they pass
   // through a buffer, a row is one chunk.
   void normalise(int64_t first, int64_t count, NormRow* some) {
+    const bool is_read = is_stored || (s.is_direct[source] && !gates_x());  // where it lies
+    const bool is_made = !is_stored && (!s.is_direct[Norm::kY] || reader.bypasses(Norm::kY));
     for_row(first, [&](const NormChunk& c) {
       const int64_t n = count * c.n, bytes = c.n * item;
       reader.go(first, c.column, n);
-      const char* const loaded = is_read_in_place() ? nullptr : load_source(first, c.column, n, x);
-      const bool is_made = !is_written_in_place();
+      const char* const loaded = is_read ? nullptr : load_source(first, c.column, n, x);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = c.column * item;
         some[i].x = loaded ? loaded + i * bytes : s.row(source, first + i) + at;
         some[i].z = is_made ? z + i * bytes : s.row(Norm::kY, first + i) + at;
         find_next(first + i, c.column, &some[i]);
       }
-      if (gates_z()) set_gate(n);
+      if (gates_z()) load_gate(reader, n, gate_value);  // before anything is written
       if (norm.casts)
         normalise_cast(some->x, some->stats, c, some->z);
       else
         kernels.normalise[c.weight_row][c.bias_row](some, count, c.n, c.weight, c.bias);
       for (int64_t i = 0; i < count; ++i) {
-        if (!norm.is_identity) activate(some[i].z, c.n);
+        char* const operands[] = {some[i].z, some[i].z};
+        if (!norm.is_identity) norm.activation(operands, c.n, norm.parameters, 0);
         if (gates_z())
           multiply(norm, gate_value + i * c.n * s.compute_item, some[i].z, c.n, some[i].z);
       }
@@ -142,15 +138,17 @@ struct NormForward : NormChunks, RowPass {
 
   // Makes the rows' statistics of their moments.
   void set_stats(int64_t first, int64_t n, NormRow* some) {
-    double numbers[2][kRoots] = {}, rstd[kRoots];
+    double numbers[2][kRoots] = {}, *const squares = numbers[1];
+    unsigned far = 0;  // a bit for each row whose squares left the range of double
     const int64_t size = s.columns.size;
     statistics(first, n, numbers);
-    std::copy_n(numbers[1], kRoots, rstd);
-    norm.kernels->roots[norm.norm](rstd, n, double(size), norm.eps);
+    for (int64_t i = 0; s.dtype == kF64 && i < n; ++i)
+      far |= unsigned(leaves_range(squares[i], double(size), norm.eps)) << i;
+    norm.kernels->roots[norm.norm](squares, n, double(size), norm.eps);
     for (int64_t i = 0; i < n; ++i) {
       RowStats& stats = some[i].stats;
-      stats = {numbers[0][i], rstd[i]};
-      if (s.dtype == kF64 && leaves_range(numbers[1][i], double(size), norm.eps))
+      stats = {numbers[0][i], squares[i]};
+      if (far >> i & 1)
         rescale_row(
             norm, size,
             [&](int64_t term, int64_t m, double* to) {
@@ -161,30 +159,14 @@ struct NormForward : NormChunks, RowPass {
     }
   }
 
-  bool is_read_in_place() const { return is_stored || (s.is_direct[source] && !gates_x()); }
-  bool is_written_in_place() const {
-    return is_stored || (s.is_direct[Norm::kY] && !reader.bypasses(Norm::kY));
-  }
-
-  void activate(char* values, int64_t n) {
-    char* const operands[] = {values, values};
-    norm.activation(operands, n, norm.parameters, 0);
-  }
-
   bool gates_x() const { return norm.gate_first; }
   bool gates_z() const { return norm.has_gate() && !norm.gate_first; }
   // Whether x f(gate) is made once for both passes.
   bool keeps_rows() const { return gates_x() && norm.row_bytes() <= kGatedBytes; }
 
-  // f(gate) of the n elements to which the reader went, before anything is written.
-  void set_gate(int64_t n) {
-    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, gate_value)), gate_value};
-    norm.activation(operands, n, norm.parameters, 0);
-  }
-  // to OUT (kPiece) = x f(gate) of them.
+  // to OUT (kPiece) = x f(gate) of the n elements to which the reader went.
   void gate_x(int64_t n, char* to) {
-    set_gate(n);
-    multiply(norm, gate_value, reader.load(Norm::kX, to), n, to);
+    multiply(norm, load_gate(reader, n, gate_value), reader.load(Norm::kX, to), n, to);
   }
 
   void keep_rows(int64_t first, int64_t n) {
@@ -239,8 +221,8 @@ struct NormForward : NormChunks, RowPass {
     for (int64_t i = 0; i < n; ++i)
       at[i] = keeps_rows() ? i * norm.row_bytes() : s.row(source, first + i) - base;
     if (keeps_rows()) base = load_source(first, 0, n * size, nullptr);
-    accumulator().kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
-        base, at, n, size, 0, numbers[statistic.first], kRoots);
+    accumulator.kernels[gates_x() ? s.compute_dtype : s.dtype].blocks(
+        base, at, n, size, 0, numbers[first_number], kRoots);
   }
 
   // The sum is stored before anything else, and what is normalised is what was stored.
@@ -280,33 +262,31 @@ struct NormForward : NormChunks, RowPass {
     return gathered;
   }
 
-  const Accumulator& accumulator() const {
-    return norm.table->reduce->accumulators[statistic.what];
-  }
-
   // Block by block, whether they lie in one piece or not.
   void long_row(int64_t index, double* mean, double* squares) {
     const int64_t size = s.columns.size, start = 0;
-    const int64_t most_terms = statistic.terms_at_once(size);
-    const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t before) {
-      if (before == 0)
+    const auto results = [&](Moments* m) {
+      return Results{&m->mean + first_number, &m->mean_low + first_number, 1};
+    };
+    const auto merge = [&](Moments* more, int64_t n, Moments* all, int64_t* before) {
+      if (*before == 0)
         *all = *more;
       else
-        accumulator().merge(statistic.results(more), n, statistic.results(all), before, 1);
+        accumulator.merge(results(more), n, results(all), *before, 1);
+      *before += n;
     };
-    Moments all{};
-    for (int64_t begin = 0, end; begin < size; begin = end) {
-      end = std::min(begin + most_terms, size);
-      Moments some{};
-      for (int64_t term = begin, n; term < end; term += n) {
-        n = std::min(kReduceBlock, end - term);
-        Moments one{};
-        int dtype;
-        const char* at = block(index, term, n, &dtype);
-        accumulator().kernels[dtype].blocks(at, &start, 1, n, 0, statistic.results(&one).values, 1);
-        merge(&one, n, &some, term - begin);
-      }
-      merge(&some, end - begin, &all, begin);
+    Moments all{}, chunk{};
+    int64_t of_all = 0, of_chunk = 0;
+    for (int64_t term = 0, n; term < size; term += n) {
+      n = std::min(kReduceBlock, size - term);
+      Moments one{};
+      int dtype;
+      const char* at = block(index, term, n, &dtype);
+      accumulator.kernels[dtype].blocks(at, &start, 1, n, 0, results(&one).values, 1);
+      merge(&one, n, &chunk, &of_chunk);
+      if (of_chunk < chunk_terms && term + n < size) continue;
+      merge(&chunk, of_chunk, &all, &of_all);
+      of_chunk = 0;
     }
     *mean = all.mean + all.mean_low;
     *squares = all.m2 + all.m2_low;

@@ -54,29 +54,31 @@ void roots(double* squares, int64_t n, double count, double eps) {
 }
 
 template <class T, bool weight_row, bool bias_row>
-FASTACT_HD void normalise_one(const NormRow& row, int64_t n, const Compute<T>* w,
-                              const Compute<T>* b) {
+void normalise(const NormRow* rows, int64_t count, int64_t n, const char* weight,
+               const char* bias) {
   using C = Compute<T>;
-  const T* x = pointer<T>(row.x);
-  T* z = pointer<T>(row.z);
-  const Centre<C> mean = centre_of<C>(row.stats.mean);
-  const C rstd = C(row.stats.rstd), one_w = *w, one_b = *b;
-  const auto of = [=](int64_t i, C v) FASTACT_INLINED {
-    return affine(normalised(v, mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
-  };
-  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
-    if constexpr (is_half<T>) {
-      map_indexed<kInRegisters>(x + first, x + first, z + first, end - first,
-                                [=](int64_t i, C v, C)
-                                    FASTACT_INLINED { return of(first + i, v); });
-    } else {
+  const C *w = pointer<C>(weight), *b = pointer<C>(bias), one_w = *w, one_b = *b;
+  for (const NormRow* row = rows; row < rows + count; ++row) {
+    const T* x = pointer<T>(row->x);
+    T* z = pointer<T>(row->z);
+    const Centre<C> mean = centre_of<C>(row->stats.mean);
+    const C rstd = C(row->stats.rstd);
+    const auto of = [=](int64_t i, C v) FASTACT_INLINED {
+      return affine(normalised(v, mean, rstd), weight_row ? w[i] : one_w, bias_row ? b[i] : one_b);
+    };
+    const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
+      if constexpr (is_half<T>) {
+        map_indexed<kInRegisters>(x + first, z + first, end - first,
+                                  [=](int64_t i, C v) FASTACT_INLINED { return of(first + i, v); });
+      } else {
 #pragma omp simd
-      for (int64_t i = first; i < end; ++i) z[i] = of(i, x[i]);
-    }
-  };
-  over_all(
-      is_half<T> ? 0 : head_of(z, n), n, row.next.at[0],
-      [&](int64_t i) FASTACT_INLINED { prefetch_next(row.next, i); }, over);
+        for (int64_t i = first; i < end; ++i) z[i] = of(i, x[i]);
+      }
+    };
+    over_all(
+        is_half<T> ? 0 : head_of(z, n), n, row->next.at[0],
+        [&](int64_t i) FASTACT_INLINED { prefetch_next(row->next, i); }, over);
+  }
 }
 
 template <class T>
@@ -111,23 +113,10 @@ void normalise_spans(const NormRow& row, int64_t spans, int64_t n, const SpanVal
   }
 }
 
-template <class T, bool weight_row, bool bias_row>
-void normalise(const NormRow* rows, int64_t count, int64_t n, const char* weight,
-               const char* bias) {
-  using C = Compute<T>;
-  const C *w = pointer<C>(weight), *b = pointer<C>(bias);
-  for (int64_t k = 0; k < count; ++k) normalise_one<T, weight_row, bias_row>(rows[k], n, w, b);
-}
-
 template <class T>
 FASTACT_HD RowGradient<Compute<T>> gradient_of(const RowStats& stats, const double* means) {
   using C = Compute<T>;
   return {C(stats.mean), C(stats.rstd), C(means[0]), C(means[1])};
-}
-// For the sums alone, from which the means follow.
-template <class T>
-FASTACT_HD RowGradient<Compute<T>> gradient_of(const RowStats& stats) {
-  return {Compute<T>(stats.mean), Compute<T>(stats.rstd), 0, 0};
 }
 
 // A lane of the compute type takes 8 terms before it is added to its lane of double: half as many
@@ -135,24 +124,26 @@ FASTACT_HD RowGradient<Compute<T>> gradient_of(const RowStats& stats) {
 // a product is.
 constexpr int kTermsOfLane = 8;
 
-// The sums of up to kTermsOfLane rounds of lanes, and of a rest; moves p, x and w on.
+// sums OUT (2): the sums of n elements, on lanes that never leave the registers.
 template <class T, bool weight_row>
-struct LaneSums {
+FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
+                          const RowStats& stats, double* sums) {
   using C = Compute<T>;
-  static constexpr int kCount = ComputeVector<T>::kCount;
-  static constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(C));
-  static constexpr int kVectorsOfT = kLanesOfT / kCount;  // lanes are 128 bytes in all
-  C sums[2][kLanesOfT];
-
-  FASTACT_HD void take(const T*& p, const T* end, const T*& x, const C*& w,
-                       const RowGradient<C>& of) {
-    using V = typename ComputeVector<T>::type;
+  using Read = ComputeVector<T>;
+  using V = typename Read::type;
+  constexpr int kCount = Read::kCount;
+  constexpr int kLanesOfT = kNormLanes * int(sizeof(float)) / int(sizeof(C));
+  constexpr int kVectorsOfT = kLanesOfT / kCount;  // lanes are 128 bytes in all
+  const RowGradient<C> of = {C(stats.mean), C(stats.rstd), 0, 0};
+  const T* const end = p + n;
+  Vector total[2][kVectors] = {};
+  do {
     V g_sum[kVectorsOfT] = {}, gx_sum[kVectorsOfT] = {};
     const auto add = [&](int k) FASTACT_INLINED {
-      V g = ComputeVector<T>::load(p + k * kCount);
-      if (weight_row) g *= ComputeVector<T>::load(w + k * kCount);
+      V g = Read::load(p + k * kCount);
+      if (weight_row) g *= Read::load(w + k * kCount);
       g_sum[k] += g;
-      gx_sum[k] += g * of.xhat(ComputeVector<T>::load(x + k * kCount));
+      gx_sum[k] += g * of.xhat(Read::load(x + k * kCount));
     };
     const int64_t left = end - p;
     const int rounds = left >= kTermsOfLane * kLanesOfT ? kTermsOfLane : int(left / kLanesOfT);
@@ -167,38 +158,20 @@ struct LaneSums {
 #pragma GCC unroll 16
     for (int k = 0; k < kVectorsOfT; ++k)
       if (rest >= (k + 1) * kCount) add(k);
-    memcpy(sums[0], g_sum, sizeof sums[0]);
-    memcpy(sums[1], gx_sum, sizeof sums[1]);
+    C lanes[2][kLanesOfT];
+    memcpy(lanes[0], g_sum, sizeof lanes[0]);
+    memcpy(lanes[1], gx_sum, sizeof lanes[1]);
     for (int lane = rest / kCount * kCount; lane < rest; ++lane) {
       const C of_p = C(widen(p[lane])), g = weight_row ? of_p * w[lane] : of_p;
-      sums[0][lane] += g;
-      sums[1][lane] += g * of.xhat(C(widen(x[lane])));
+      lanes[0][lane] += g;
+      lanes[1][lane] += g * of.xhat(C(widen(x[lane])));
     }
     p += rest;
-  }
-};
-
-// sums OUT (2): the sums of n elements, on lanes that never leave the registers.
-template <class T, bool weight_row>
-FASTACT_HD void sum_whole(const T* p, const T* x, const Compute<T>* w, int64_t n,
-                          const RowStats& stats, double* sums) {
-  constexpr int kVectorsOfLanes = LaneSums<T, weight_row>::kLanesOfT / kVector;
-  const RowGradient<Compute<T>> of = gradient_of<T>(stats);
-  const T* const end = p + n;
-  Vector total[2][kVectors];
-  LaneSums<T, weight_row> some;
-  const auto add = [&](bool is_first) FASTACT_INLINED {
-    some.take(p, end, x, w, of);
 #pragma GCC unroll 16
-    for (int k = 0; k < kVectors; ++k)
+    for (int k = 0; k < kLanesOfT / kVector; ++k)
 #pragma GCC unroll 2
-      for (int s = 0; s < 2; ++s) {
-        const Vector terms = k < kVectorsOfLanes ? load(some.sums[s] + k * kVector) : Vector{};
-        total[s][k] = is_first ? terms : total[s][k] + terms;
-      }
-  };
-  add(true);
-  while (p != end) add(false);
+      for (int s = 0; s < 2; ++s) total[s][k] += load(lanes[s] + k * kVector);
+  } while (p != end);
   for (int s = 0; s < 2; ++s) sums[s] = fold_vectors(total[s]) + 0.0;  // never -0
 }
 
@@ -219,83 +192,61 @@ void sum_spans(const BackwardRow& row, int64_t first, int64_t spans, int64_t n, 
     sum_whole<T, false>(p + r * n, x + r * n, nullptr, n, row.stats, both + 2 * r);
 }
 
-// The operands of `finish` for `count` rows, from a column on.
-template <class T, int count>
-struct RowsToFinish {
-  using C = Compute<T>;
-  const T *p[count], *x[count];
-  T* dx[count];
-  RowGradient<C> of[count];
-
-  FASTACT_HD RowsToFinish(const BackwardRow* rows, int64_t column) {
-    for (int k = 0; k < count; ++k) {
-      p[k] = pointer<T>(rows[k].p) + column;
-      x[k] = pointer<T>(rows[k].x) + column;
-      dx[k] = pointer<T>(rows[k].dx) + column;
-      of[k] = gradient_of<T>(rows[k].stats, rows[k].means);
-    }
-  }
-};
-
+// Rows of 16 bits are finished by as many elements at once as registers hold.
 template <class T, bool weight_row, bool has_sums, int count>
-void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const T* w, T* dweight,
-                 T* dbias) {
-  const RowsToFinish<T, count> all(rows, column);
-  const T one_w = *w;
-  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
+void finish_some(const BackwardRow* rows, int64_t column, int64_t n, const Compute<T>* w,
+                 Compute<T>* dweight, Compute<T>* dbias) {
+  using C = Compute<T>;
+  const T *of_p[count], *of_x[count];
+  T* of_dx[count];
+  RowGradient<C> of[count];
+  for (int k = 0; k < count; ++k) {
+    of_p[k] = pointer<T>(rows[k].p) + column;
+    of_x[k] = pointer<T>(rows[k].x) + column;
+    of_dx[k] = pointer<T>(rows[k].dx) + column;
+    of[k] = gradient_of<T>(rows[k].stats, rows[k].means);
+  }
+  const C one_w = *w;
+  const auto finish = [&](const C* const(&p)[count], const C* const(&x)[count],
+                          C* const(&dx)[count], const C* weights, C* dw_row, C* db_row,
+                          int64_t first, int64_t end) FASTACT_INLINED {
 #pragma omp simd
     for (int64_t i = first; i < end; ++i) {
-      const T weight = weight_row ? w[i] : one_w;
-      T dw = has_sums ? dweight[i] : 0, db = has_sums ? dbias[i] : 0;
+      const C weight = weight_row ? weights[i] : one_w;
+      C dw = has_sums ? dw_row[i] : 0, db = has_sums ? db_row[i] : 0;
 #pragma GCC unroll 4
       for (int k = 0; k < count; ++k) {
-        const T product = all.p[k][i], xhat = all.of[k].xhat(all.x[k][i]);
+        const C product = p[k][i], xhat = of[k].xhat(x[k][i]);
         if (has_sums) dw = weight_sum(dw, product, xhat), db += product;
-        all.dx[k][i] = all.of[k].dx(product * weight, xhat);
+        dx[k][i] = of[k].dx(product * weight, xhat);
       }
-      if (has_sums) dweight[i] = dw, dbias[i] = db;
+      if (has_sums) dw_row[i] = dw, db_row[i] = db;
     }
+  };
+  const auto over = [&](int64_t first, int64_t end) FASTACT_INLINED {
+    if constexpr (!is_half<T>)
+      finish(of_p, of_x, of_dx, w, dweight, dbias, first, end);
+    else
+      for_chunks<kInRegisters>(end - first, [&](int64_t done, int64_t m) FASTACT_INLINED {
+        Wide<T, kInRegisters> wide_p[count], wide_x[count], wide_dx[count];
+        const int64_t at = first + done, step = has_sums ? at : 0;
+        const C *p[count], *x[count];
+        C* dx[count];
+#pragma GCC unroll 4
+        for (int k = 0; k < count; ++k) {
+          p[k] = wide_p[k].read(of_p[k] + at, m);
+          x[k] = wide_x[k].read(of_x[k] + at, m);
+          dx[k] = wide_dx[k].to(of_dx[k] + at);
+        }
+        finish(p, x, dx, weight_row ? w + at : w, dweight + step, dbias + step, 0, m);
+#pragma GCC unroll 4
+        for (int k = 0; k < count; ++k) wide_dx[k].finish(of_dx[k] + at, m);
+      });
   };
   const auto prefetch_all = [&](int64_t i) FASTACT_INLINED {
     for (int k = 0; k < count; ++k) prefetch_next(rows[k].next, column + i);
   };
-  over_all(head_of(all.dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
-}
-
-// Finishes rows of 16 bits, as many elements at once as registers hold.
-template <class T, bool weight_row, bool has_sums, int count>
-void finish_halves(const BackwardRow* rows, int64_t column, int64_t n, const float* w,
-                   float* dweight, float* dbias) {
-  const RowsToFinish<T, count> all(rows, column);
-  const float one_w = *w;
-  Wide<T, kInRegisters> of_p, of_x, of_dx;
-  const bool has_next = rows[0].next.at[0];
-  for_chunks<kInRegisters>(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    for (int k = 0; has_next && i % kPrefetchStep == 0 && k < count; ++k)
-      prefetch_next(rows[k].next, column + i);
-    float weights[kInRegisters], dw[kInRegisters], db[kInRegisters];
-#pragma omp simd
-    for (int64_t j = 0; j < m; ++j) {
-      weights[j] = weight_row ? w[i + j] : one_w;
-      dw[j] = has_sums ? dweight[i + j] : 0;
-      db[j] = has_sums ? dbias[i + j] : 0;
-    }
-#pragma GCC unroll 4
-    for (int k = 0; k < count; ++k) {
-      const float *of_row = of_p.read(all.p[k] + i, m), *v = of_x.read(all.x[k] + i, m);
-      float* const made = of_dx.to(all.dx[k] + i);
-#pragma omp simd
-      for (int64_t j = 0; j < m; ++j) {
-        const float product = of_row[j], xhat = all.of[k].xhat(v[j]);
-        if (has_sums) dw[j] = weight_sum(dw[j], product, xhat), db[j] += product;
-        made[j] = all.of[k].dx(product * weights[j], xhat);
-      }
-      of_dx.finish(all.dx[k] + i, m);
-    }
-#pragma omp simd
-    for (int64_t j = 0; j < m; ++j)
-      if (has_sums) dweight[i + j] = dw[j], dbias[i + j] = db[j];
-  });
+  over_all(is_half<T> ? 0 : head_of(of_dx[0], n), n, rows[0].next.at[0], prefetch_all, over);
 }
 
 // By `most` rows at once, then by half as many: with sums, which are then loaded and stored less
@@ -304,10 +255,7 @@ template <class T, bool weight_row, bool has_sums, int most>
 FASTACT_HD void finish_all(const BackwardRow* rows, int64_t count, int64_t column, int64_t n,
                            const Compute<T>* w, Compute<T>* dw, Compute<T>* db) {
   for (; count >= most; count -= most, rows += most)
-    if constexpr (is_half<T>)
-      finish_halves<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
-    else
-      finish_some<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
+    finish_some<T, weight_row, has_sums, most>(rows, column, n, w, dw, db);
   if constexpr (most > 1)
     finish_all<T, weight_row, has_sums, most / 2>(rows, count, column, n, w, dw, db);
 }

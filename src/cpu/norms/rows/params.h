@@ -58,7 +58,7 @@ class NormParameterReader {
       read_base = base;
       return whole + column * s.compute_item;
     }
-    if (base != read_base || column != read_column || n != read_count) read(row, column, n);
+    if (base != read_base || column != read_column || n != read_count) read(row, column, n, buffer);
     read_base = base, read_column = column, read_count = n;
     return buffer;
   }
@@ -93,22 +93,21 @@ class NormParameterReader {
     return bits % uintptr_t(s.items[k]) == 0;
   }
 
-  void read(int64_t row, int64_t column, int64_t n) {
+  void read(int64_t row, int64_t column, int64_t n, char* values) {
     reader.go(row, column, n);
     const bool is_double = s.dtypes[k] == kF64;  // then the offset is added before it is rounded
-    char* const to = is_double && offset != 0.0 ? span_buffer : buffer;
-    const char* from = to == buffer ? reader.load(k, to) : reader.load_stored(k, to);
+    char* const to = is_double && offset != 0.0 ? span_buffer : values;
+    const char* from = to == values ? reader.load(k, to) : reader.load_stored(k, to);
     if (from != to) memcpy(to, from, n * (is_double ? sizeof(double) : sizeof(float)));
     if (offset == 0.0) return;
     is_double ? shift<double>(to, n) : shift<float>(to, n);
-    if (to != buffer) reader.to_compute(k, to, buffer, n);
+    if (to != values) reader.to_compute(k, to, values, n);
   }
 
   void read_whole(int64_t row) {
     for (int64_t column = 0, n; column < s.columns.size; column += n) {
       n = std::min(kPiece, s.columns.size - column);
-      read(row, column, n);
-      memcpy(whole + column * s.compute_item, buffer, n * s.compute_item);
+      read(row, column, n, whole + column * s.compute_item);
     }
   }
 
@@ -200,6 +199,12 @@ struct NormChunks {
     constexpr GatedNumbers kUnlimited{std::numeric_limits<double>::infinity(), 0.0};
     norm.table->gated->product[norm.operands.compute_dtype](a, b, nullptr, product, n, kUnlimited);
   }
+  // value OUT (n) = f(gate) of the n elements to which a reader went.
+  const char* load_gate(ChunkReader& reader, int64_t n, char* value) const {
+    char* const operands[] = {const_cast<char*>(reader.load(Norm::kGate, value)), value};
+    norm.value_of_gate(operands, n, norm.parameters, 0);
+    return value;
+  }
   // values IN/OUT (n), rounded.
   void cast(char* values, int64_t n) {
     const StridedOperands& s = norm.operands;
@@ -212,32 +217,24 @@ struct NormChunks {
   static inline const char* const kNothing = reinterpret_cast<const char*>(&kNumbers[1]);
   alignas(64) char narrow[kPiece * sizeof(uint16_t)];
 
-  // Visits all of a row.
+  // Visits all of a row; where parameters are shared, span by span.
   template <class Visit>
   void for_row(int64_t row, Visit visit) {
-    const int64_t size = norm.operands.columns.size;
-    const int64_t step = norm.has_shared_parameters() ? norm.span : size;
-    for (int64_t first = 0; first < size; first += step)
-      for_chunks(row, first, first + step, visit);
-  }
-
-  // Visits elements first .. end of a row; of one span, if parameters are shared.
-  template <class Visit>
-  void for_chunks(int64_t row, int64_t first, int64_t end, Visit visit) {
-    NormChunk c{first, 0, nullptr, nullptr, false, false};
     const bool is_shared = norm.has_shared_parameters();
-    if (is_shared) {
-      c.weight = weight.of_element(row, first), c.bias = bias.of_element(row, first);
-    } else {
-      c.weight_row = weight.is_there(), c.bias_row = bias.is_there();
-    }
-    for (; c.column < end; c.column += c.n) {
-      c.n = std::min(most, end - c.column);
-      if (!is_shared) {
-        c.weight = weight.of_elements(row, c.column, c.n),
-        c.bias = bias.of_elements(row, c.column, c.n);
+    const int64_t size = norm.operands.columns.size, step = is_shared ? norm.span : size;
+    NormChunk c{
+        0, 0, nullptr, nullptr, !is_shared && weight.is_there(), !is_shared && bias.is_there()};
+    for (int64_t end = step; c.column < size; end += step) {
+      if (is_shared)
+        c.weight = weight.of_element(row, c.column), c.bias = bias.of_element(row, c.column);
+      for (; c.column < end; c.column += c.n) {
+        c.n = std::min(most, end - c.column);
+        if (!is_shared) {
+          c.weight = weight.of_elements(row, c.column, c.n);
+          c.bias = bias.of_elements(row, c.column, c.n);
+        }
+        visit(c);
       }
-      visit(c);
     }
   }
 };

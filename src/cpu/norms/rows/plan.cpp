@@ -86,18 +86,15 @@ void set_operands(StridedOperands* s, const ConvertKernels* convert, const NormC
 void set_options(Norm* norm, const KernelTable* table, const NormCall& call, bool is_forward) {
   const int wide = norm->operands.compute_dtype;
   const auto& forward = table->elementwise->forward[call.which];
+  static_cast<NormOptions&>(*norm) = call;
   norm->table = table;
   norm->kernels = &table->norm->kernels[wide];
   norm->value_of_gate = forward[wide];
   norm->activation = is_forward ? forward[wide] : table->elementwise->backward[call.which][wide][0];
-  norm->parameters = call.parameters;
   norm->is_identity = norm->has_gate() || call.which == k_identity;
   norm->gate_first = norm->has_gate() && call.gate_first;
-  norm->norm = RowNorm(call.norm);
   norm->casts = call.casts && norm->operands.item == sizeof(uint16_t);  // else it changes nothing
-  norm->accumulate = call.accumulate;
   norm->eps = eps_of(call.norm, call.eps);
-  norm->weight_offset = call.weight_offset;
   norm->drops = norm->operands.data[Norm::kNumbers];
   if (norm->drops) norm->drop = dropout_of(call);
 }

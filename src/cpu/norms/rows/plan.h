@@ -51,19 +51,13 @@ constexpr int64_t kLeastBlock = 16;  // rows for one row of sums
 constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is worth a call
 
 // What a norm makes of a row's statistics and of its elements.
-struct NormFormula {
+struct NormFormula : NormOptions {
   const NormKernels* kernels;       // of the compute type
   ElementwiseKernel activation;     // likewise, forward or backward
   ElementwiseKernel value_of_gate;  // backward: f of the gate, where `activation` is dy f'
-  const double* parameters;
   bool is_identity;  // the activation behind z: neither its value nor its derivative is computed
-  bool gate_first;   // x is gated, else z
-  RowNorm norm;
-  bool casts;  // what lies between the steps is rounded to the data's dtype (norms.h)
-  double eps;
-  double weight_offset;  // what is added to each weight, in the compute type
-  bool drops;            // some of x, or of dx
-  Dropout drop;          // where it does
+  bool drops;        // some of x, or of dx
+  Dropout drop;      // where it does
 };
 
 // How rows and their elements share parameters. A row's index is (batch index * groups + group), a
@@ -101,7 +95,6 @@ struct Norm : NormFormula, ParameterLayout, ParameterSums {
 
   StridedOperands operands;
   const KernelTable* table;
-  bool accumulate;
   char* held;              // backward: memory for the rows that threads hold (backward_rows.h),
   int64_t held_bytes = 0;  // and how much of it each has
 
