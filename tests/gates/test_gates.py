@@ -183,15 +183,18 @@ def test_one_unit_with_gaps_between_the_gates(batch):
 def test_threads_that_begin_amid_an_axis():
     """Rows that are joined, as many at once as an axis of the batch has left.
 
-    179 is prime, so that no thread but the first begins where an axis does. The 13 rows of an axis
-    are fewer than a tile may have, so that a thread's second tile has more rows than its first one.
+    8009 is prime, so that no thread but the first begins where an axis does, and enough for several
+    threads. The 5 rows of an axis are fewer than a tile may have, so that a thread's second tile
+    has more rows than its first one.
+    A call with other biases comes before, lest a thread's stack still has the right ones.
     """
     rng = np.random.default_rng(0)
-    gates, c = (rng.normal(size=(179, 16, n)).astype(np.float32)[:, :13] for n in (32, 8))
+    gates, c = (rng.normal(size=(8009, 8, n)).astype(np.float32)[:, :5] for n in (32, 8))
     bias = rng.normal(size=32).astype(np.float32)
     found = []
     for threads in (1, 2, 3, 5):
         with fa.num_threads(threads):
+            fa.lstm_gates(gates, c, bias=bias + 1)
             found.append(fa.lstm_gates(gates, c, bias=bias))
     for other in found[1:]:
         assert_all_same_bits(other, found[0])
