@@ -65,7 +65,11 @@ struct SecondRows : RowPass {
       load(n);
       job.table->second->sum[is_wide][job.kind](chunk, n, row, lanes);
     });
-    finish();
+    for (int i = 0; i < sums(); ++i) {
+      job.table->reduce->fold(lanes + i * kSecondLanes, kSecondLanes, 1);
+      row.sums[i] = lanes[i * kSecondLanes];
+    }
+    if (is_norm(job.kind)) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
     for_pieces(index, [&](int64_t, int64_t n) {
       if (s.columns.size > kPiece) load(n);  // else they still are
       for (int k = 0; k < 3; ++k) chunk.out[k] = reader.target(kWritten[k], made[k], adds(k));
@@ -78,15 +82,6 @@ struct SecondRows : RowPass {
     return is_norm(job.kind) ? SecondOfNorm<double>::kSums : SecondOfSoftmax<double>::kSums;
   }
   bool adds(int k) const { return job.accumulate && kWritten[k] != Data::kTerms; }
-
-  // The sums of lanes, in halves, and what follows from them.
-  void finish() {
-    for (int i = 0; i < sums(); ++i) {
-      job.table->reduce->fold(lanes + i * kSecondLanes, kSecondLanes, 1);
-      row.sums[i] = lanes[i * kSecondLanes];
-    }
-    if (is_norm(job.kind)) SecondOfNorm<double>::finish(job.kind, double(s.columns.size), &row);
-  }
 };
 
 void prepare(SecondJob* job, const KernelTable* table, const SecondCall& call) {

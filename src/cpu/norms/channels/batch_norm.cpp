@@ -73,7 +73,9 @@ void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[
   plan_operands(&s, table->convert, 3, arrays, dtypes, BatchNorm::kX, call.axis,
                 arrays[BatchNorm::kDy].data);
   norm->is_double = s.compute_dtype == kF64;
-  norm->coefficients = {reinterpret_cast<char*>(norm->partial + 2 * most * c), c + kPiece,
+  // Of short rows that share a chunk they are repeated.
+  const int64_t pitch = !s.is_channel_outer && c < kShortRow ? c + kPiece : c;
+  norm->coefficients = {reinterpret_cast<char*>(norm->partial + 2 * most * c), pitch,
                         norm->is_double};
   norm->activation = activation;
   norm->is_identity = call.which == k_identity;
@@ -148,17 +150,9 @@ void update_running(const BatchNorm& norm, const BatchForward& call) {
   update(call.spread, norm.sums, unbiased);
 }
 
-// Fills some coefficients by fill(row).
-template <class Fill>
-void fill_coefficients(const BatchNorm& norm, int begin, int end, Fill fill) {
-  const int64_t c = norm.channels;
-  const bool repeats = !norm.operands.is_channel_outer && c < kShortRow;
-  norm.coefficients.fill(begin, end, c, repeats ? norm.coefficients.pitch : c, fill);
-}
-
 // Sets the coefficients of all channels, once mean and rstd are set.
 void make_coefficients(const BatchNorm& norm) {
-  fill_coefficients(norm, kHigh, kMeanP, [&](auto row) {
+  norm.coefficients.fill(kHigh, kMeanP, norm.channels, norm.coefficients.pitch, [&](auto row) {
     using T = std::decay_t<decltype(*row(0))>;
     for (int64_t i = 0; i < norm.channels; ++i) {
       const T high = T(norm.mean[i]);
@@ -176,7 +170,8 @@ void make_coefficients(const BatchNorm& norm) {
 void make_slopes(const BatchNorm& norm, int64_t first, int64_t n) {
   if (!norm.is_training) return;
   const double *sums = norm.sums, *products = sums + norm.channels, count = double(norm.count);
-  fill_coefficients(norm, kMeanP, kCoefficients, [&](auto row) {
+  const Coefficients& numbers = norm.coefficients;
+  numbers.fill(kMeanP, kCoefficients, norm.channels, numbers.pitch, [&](auto row) {
     using T = std::decay_t<decltype(*row(0))>;
     for (int64_t i = first; i < first + n; ++i) {
       row(kMeanP)[i] = T(sums[i] / count);

@@ -2,7 +2,6 @@
 // numbers of the channels are in batch_norm.cpp.
 #include "cpu/core/tensor_iterator.h"
 #include "cpu/norms/channels/batch_norm.h"
-#include "cpu/norms/channels/pass.h"
 
 namespace fastact {
 namespace {

@@ -40,8 +40,8 @@ inline int64_t band_of(const Norm& a) {
   return std::clamp(std::min(most, fits), int64_t(1), kBand);
 }
 
-// Facts that follow from the arrays, and the rows that a thread holds, from `memory` on.
-struct BackwardArrays {
+// Facts that follow from the arrays.
+struct BackwardFacts {
   const Norm& of;
   const StridedOperands& s;
   const bool is_stored;  // all lies in 16 bits where it is read and written
@@ -52,10 +52,8 @@ struct BackwardArrays {
   const bool is_made;                     // what is held is more than what arrays have
   const int64_t band, at_once;            // rows, and those of them that are held together
   const bool has_whole_sums;              // of a band in held memory, else chunk by chunk
-  char *weight_row, *sums[2], *p, *x, *dx, *dgate;
-  int64_t bytes = 0;  // of all of these
 
-  BackwardArrays(const Norm& a, char* memory)
+  explicit BackwardFacts(const Norm& a)
       : of(a),
         s(a.operands),
         is_stored(!a.accumulate && !a.drops && !s.data[Norm::kDSum] &&
@@ -73,7 +71,15 @@ struct BackwardArrays {
         at_once(holds_p || holds_x || holds_dx
                     ? std::clamp<int64_t>(kHeldBytes / a.row_bytes(), 1, band)
                     : band),
-        has_whole_sums(a.has_sums() && !a.has_shared_parameters() && (at_once < band || a.casts)) {
+        has_whole_sums(a.has_sums() && !a.has_shared_parameters() && (at_once < band || a.casts)) {}
+};
+
+// The rows that a thread holds, from `memory` on.
+struct BackwardArrays : BackwardFacts {
+  char *weight_row, *sums[2], *p, *x, *dx, *dgate;
+  int64_t bytes = 0;  // of all of these
+
+  BackwardArrays(const Norm& a, char* memory) : BackwardFacts(a) {
     memory += -reinterpret_cast<uintptr_t>(memory) % kCacheLine;
     const auto take = [&](bool is_needed, int64_t more) {
       char* const found = memory && is_needed ? memory + bytes : nullptr;
@@ -154,7 +160,10 @@ struct BackwardRows : BackwardArrays, NormChunks {
   void put(const Band& rows) {
     if (!holds_dx && !has_dgate) return;
     for_parts(rows, [&](int64_t at, int64_t n) {
-      if (norm.gate_first) find_gradients(n, at);
+      if (norm.gate_first) {  // dx is yet the gradient of x f(gate)
+        if (has_dgate) make_dgate(reader.load(Norm::kIn, dy), dx + at, n, dgate + at);
+        multiply(norm, load_gate(reader, n, z), dx + at, n, dx + at);
+      }
       if (holds_dx && (s.data[Norm::kDx] || norm.drops)) store(dx + at, n);
       if (has_dgate) reader.store(Norm::kDGate, dgate + at, norm.accumulate);
     });
@@ -201,7 +210,12 @@ struct BackwardRows : BackwardArrays, NormChunks {
       make_dgate(reader.load(Norm::kDy, dy), dgate + at, c.n, dgate + at);
     }
     if (!norm.casts) return;
-    if (has_sums) add_cast_gradient(own, of_x, row.stats, c.n, cast_sums + c.column * item);
+    if (has_sums) {  // p xhat, where p, xhat and the product are rounded
+      char* const sum = cast_sums + c.column * item;
+      normalised_cast(of_x, row.stats, c.n, z);
+      multiply_cast(own, z, c.n, z);
+      s.kernels->plus[false](sum, z, sum, c.n);
+    }
     if (weight.is_there()) multiply_cast(own, c.weight, c.n, own);
   }
   // dgate OUT (n) = factor IN (n) times `gradient` IN (n) and f'(gate).
@@ -218,20 +232,6 @@ struct BackwardRows : BackwardArrays, NormChunks {
       normalise_cast(of_x, stats, c, to);
     else
       norm.kernels->normalise[c.weight_row][c.bias_row](&one, 1, c.n, c.weight, c.bias);
-  }
-  // sum IN/OUT (n) += p IN (n) xhat, where p, xhat and the product are rounded.
-  void add_cast_gradient(const char* of_p, const char* of_x, const RowStats& stats, int64_t n,
-                         char* sum) {
-    normalised_cast(of_x, stats, n, z);
-    multiply_cast(of_p, z, n, z);
-    s.kernels->plus[false](sum, z, sum, n);
-  }
-
-  // dgate of x that is gated, and dx, of the gradient of their product, which it was: n elements of
-  // them from byte `at` on.
-  void find_gradients(int64_t n, int64_t at) {
-    if (has_dgate) make_dgate(reader.load(Norm::kIn, dy), dx + at, n, dgate + at);
-    multiply(norm, load_gate(reader, n, z), dx + at, n, dx + at);
   }
 
   // Stores the n elements of a gradient, to which the reader went; values is overwritten. Dropout

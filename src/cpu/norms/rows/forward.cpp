@@ -44,7 +44,7 @@ struct NormForward : NormChunks, RowPass {
         chunk_terms(is_centred(a.norm) ? blocks_a_chunk(s.columns.size) * kReduceBlock
                                        : s.columns.size),
         source(source_of(a)),
-        is_stored(are_stored(a)),
+        is_stored(are_stored(a, {source_of(a), Norm::kY})),
         kernels(is_stored ? a.table->norm->kernels[s.dtype] : *a.kernels),
         item(is_stored ? s.item : s.compute_item),
         are_alike(is_alike(a)),
@@ -54,9 +54,6 @@ struct NormForward : NormChunks, RowPass {
     reader.bypass_caches(Norm::kY);
   }
 
-  static bool are_stored(const Norm& a) {
-    return NormChunks::are_stored(a, {source_of(a), Norm::kY});
-  }
   static int source_of(const Norm& a) {
     return a.operands.data[Norm::kSum] ? Norm::kSum : Norm::kX;
   }
@@ -64,8 +61,9 @@ struct NormForward : NormChunks, RowPass {
   // From array to array, and there is nothing else to do in between.
   static bool is_plain(const Norm& a) {
     const StridedOperands& s = a.operands;
-    return are_stored(a) || (a.is_identity && !a.has_gate() && s.is_direct[Norm::kY] &&
-                             !bypasses_caches(s, Norm::kY) && s.is_direct[source_of(a)]);
+    return are_stored(a, {source_of(a), Norm::kY}) ||
+           (a.is_identity && !a.has_gate() && s.is_direct[Norm::kY] &&
+            !bypasses_caches(s, Norm::kY) && s.is_direct[source_of(a)]);
   }
 
   // As long as what needs no buffer.
