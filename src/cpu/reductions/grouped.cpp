@@ -84,10 +84,10 @@ struct LaneTasks {
 
 struct Grouped : GroupedTerms, Groups, LaneTasks {
   Reducer reducer;  // stores the results
-  bool is_listed;   // the workspace has a list of the terms:
-  bool is_divided;  // a mean is a sum over the number of its terms
-  int64_t *starts,
-      *offsets;  // of group g the offsets starts[g] .. starts[g + 1], one after another
+  bool is_listed;   // the workspace has a list of the terms,
+  int64_t* starts;  // in which group g has the offsets starts[g] .. starts[g + 1]
+  int64_t* offsets;
+  bool is_divided;  // listed: a mean is a sum over the number of its terms
 };
 
 int64_t tile_width(const Grouped& g, int64_t tile) {
@@ -190,9 +190,7 @@ struct GroupedInputs {
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
     if (!stager.has_weights()) return nullptr;
     stager.read_weights(first, n, term, terms);
-    const int64_t none = lanes_of(g);
-#pragma omp simd
-    for (int64_t i = 0; i < terms * n; ++i) at[i] = stager.weights[i] != 0 ? at[i] : none;
+    g.table->choose(stager.weights, terms * n, lanes_of(g), at);
     return s.data[kWeights] ? stager.weights : nullptr;
   }
 

@@ -88,6 +88,11 @@ bool find_lanes(const char* labels, int64_t step, int64_t n, int64_t groups, int
   return wrong;
 }
 
+void choose(const double* weights, int64_t n, int64_t none, int64_t* __restrict at) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) at[i] = weights[i] != 0 ? at[i] : none;
+}
+
 // a - b by the units that multiply and add, which are idle while others add.
 FASTACT_HD Pair less(Pair a, Pair b) {
   return Pair{madd(b[0], -1.0, a[0]), madd(b[1], -1.0, a[1])};
@@ -341,7 +346,8 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 }  // namespace
 
-// Of: lanes of the elements; Exact: of those with weights; T: the type of what lies in memory.
+// Elements have lanes of the type Of, those with weights of Exact; T is the type of what lies in
+// memory.
 #define FASTACT_LANES(Of, Exact, All, sets, T, is_double)            \
   {All::kBytes,                                                      \
    clear<All>,                                                       \
@@ -358,6 +364,7 @@ const GroupedKernels grouped_kernels = {
       FASTACT_LANES(ExactSums, ExactSums, Sums, 2, double, true)},
      {FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, float, false),
       FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, double, true)}},
+    choose,
     {find_lanes<int32_t>, find_lanes<int64_t>},
 };
 

@@ -50,8 +50,8 @@ struct LaneKernels {
 
   // n elements, contiguous as their labels are, onto the lanes of their groups; those that count
   // nowhere, such as NaN (skips), go to the last of the lanes. Returns whether a label is not from
-  // -1 to groups - 1. Of elements in double whose labels are int64; and [int32, int64] of elements
-  // as they lie, of float or double.
+  // -1 to groups - 1. `add` takes elements in double with labels of int64, `add_plain`, by labels
+  // of int32 or int64, elements as they lie, of float or double.
   using Add = bool (*)(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
                        char* memory, int64_t count);
   Add add, add_plain[2];
@@ -74,6 +74,9 @@ struct LaneKernels {
 
 struct GroupedKernels {
   LaneKernels lanes[kLaneKinds][2];  // [1]: of data that have more digits than float
+
+  // at IN/OUT (n) becomes `none` where a weight is 0.
+  void (*choose)(const double* weights, int64_t n, int64_t none, int64_t* at);
 
   // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
   // label * width + first + i * next, and `none` of those that are of no group. Returns as `add`.
