@@ -58,7 +58,7 @@ struct LaneKernels {
 
   // Elements x IN (n), which count as often as their weights say, onto the lanes at[i].
   void (*add_weighted)(const double* x, const double* weights, const int64_t* at, int64_t n,
-                       bool skips, char* memory, int64_t count);
+                       char* memory, int64_t count);
 
   // n elements onto one lane: their sum, or their mean, m2 and what the mean's rounding lost.
   void (*add_block)(const double* block, double n, int64_t at, char* memory, int64_t count);
@@ -75,8 +75,9 @@ struct LaneKernels {
 struct GroupedKernels {
   LaneKernels lanes[kLaneKinds][2];  // [1]: of data that have more digits than float
 
-  // at IN/OUT (n) becomes `none` where a weight is 0.
-  void (*choose)(const double* weights, int64_t n, int64_t none, int64_t* at);
+  // at IN/OUT (n) becomes `none` where an element has the weight 0, or is NaN (skips).
+  void (*choose)(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
+                 int64_t* at);
 
   // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
   // label * width + first + i * next, and `none` of those that are of no group. Returns as `add`.

@@ -271,14 +271,14 @@ struct WeightedInputs : BlockSource {
       has_sign |= kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
                          what == kProducts ? nullptr : centre, first, second, fresh);
     };
-    const int64_t every = kLanes / joined, whole = terms / joined;
-    const int64_t band = are_joined ? whole : kBand;
+    const int64_t whole = are_joined ? terms / kLanes : terms, band = are_joined ? whole : kBand;
     for (int64_t row = 0; row < whole; row += band) {
-      const int64_t rows = std::min(band, whole - row);
+      const int64_t rows = std::min(band, whole - row), every = are_joined ? 1 : kLanes;
       for (int64_t i = 0; i < std::min(rows, every); ++i)
-        add_rows(row + i, every, ceil_div(rows - i, every), joined, (phase + i) % kLanes);
+        add_rows(row + i, every, are_joined ? rows : ceil_div(rows - i, kLanes), joined,
+                 (phase + i) % kLanes);
     }
-    if (const int64_t rest = terms % joined) add_rows(whole, 1, 1, rest, phase);
+    if (are_joined && terms % kLanes) add_rows(whole, 1, 1, terms % kLanes, phase);
   }
 };
 
