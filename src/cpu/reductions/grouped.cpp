@@ -84,10 +84,10 @@ struct LaneTasks {
 
 struct Grouped : GroupedTerms, Groups, LaneTasks {
   Reducer reducer;  // stores the results
-  bool is_listed;   // the workspace has a list of the terms:
-  bool is_divided;  // a mean is a sum over the number of its terms
-  int64_t *starts,
-      *offsets;  // of group g the offsets starts[g] .. starts[g + 1], one after another
+  bool is_listed;   // the workspace has a list of the terms,
+  int64_t* starts;  // in which group g has the offsets starts[g] .. starts[g + 1]
+  int64_t* offsets;
+  bool is_divided;  // listed: a mean is a sum over the number of its terms
 };
 
 int64_t tile_width(const Grouped& g, int64_t tile) {
@@ -190,16 +190,14 @@ struct GroupedInputs {
   const double* stage_weights(int64_t first, int64_t n, int64_t term, int64_t terms) {
     if (!stager.has_weights()) return nullptr;
     stager.read_weights(first, n, term, terms);
-    const int64_t none = lanes_of(g);
-#pragma omp simd
-    for (int64_t i = 0; i < terms * n; ++i) at[i] = stager.weights[i] != 0 ? at[i] : none;
+    g.table->choose(stager.x, stager.weights, g.skips, terms * n, lanes_of(g), at);
     return s.data[kWeights] ? stager.weights : nullptr;
   }
 
   void add_staged(const double* w, int64_t n, char* lanes) {
     for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
     const int64_t count = lanes_of(g) + 1;
-    if (w) return g.kernels->add_weighted(stager.x, w, at, n, g.skips, lanes, count);
+    if (w) return g.kernels->add_weighted(stager.x, w, at, n, lanes, count);
     g.kernels->add(reinterpret_cast<const char*>(stager.x), reinterpret_cast<const char*>(at), n,
                    count, g.skips, lanes, count);
   }
@@ -257,14 +255,13 @@ void choose_results(const Grouped& g, int64_t index, Reducer* r) {
 template <class Store>
 void for_lanes(const Grouped& g, int64_t tile, int64_t first, int64_t n, Store store) {
   if (g.is_by_output && !g.met) return store(g.reducer, first, tile * g.groups + first, n);
-  const int64_t outputs = g.operands.rows.size;
   Reducer r = g.reducer;
   for (int64_t lane = first, m; lane < first + n; lane += m) {
     const int64_t group = lane / g.tile, column = lane % g.tile;
     m = std::min(g.tile - column, first + n - lane);
     const int64_t there = std::min(m, tile_width(g, tile) - column);
-    if (g.met) choose_results(g, group, &r);
-    if (there > 0) store(r, lane, (g.met ? 0 : group * outputs) + tile * g.tile + column, there);
+    choose_results(g, group, &r);
+    if (there > 0) store(r, lane, tile * g.tile + column, there);
   }
 }
 
@@ -432,14 +429,12 @@ void plan_listed(Grouped* g, const MomentsCall& call) {
   g->holds_all = false;
 }
 
-// The outputs of so many groups, whose axis comes last, or first where outputs are columns; 0: of
-// one, without the axis.
+// The outputs of so many groups, whose axis comes last; 0: of one, without the axis.
 Axes outputs_of(const Grouped& g, int64_t groups) {
   const OperandAxes& rows = g.operands.rows;
   Axes outputs;
-  if (groups && !g.is_by_output) outputs.append(groups, 0, g.group_stride);
   for (int i = 0; i < rows.count; ++i) outputs.append(rows.length[i], 0, rows.stride[kY][i]);
-  if (groups && g.is_by_output) outputs.append(groups, 0, g.group_stride);
+  if (groups) outputs.append(groups, 0, g.group_stride);
   return outputs;
 }
 
@@ -503,7 +498,7 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   set_accumulator(r, table.reduce, has_m2 ? kValidMoments : kValidMean,
                   kF32);  // never out of range
   g->group_stride = group_stride;
-  r->outputs = outputs_of(*g, g->ranked ? 0 : g->groups);
+  r->outputs = outputs_of(*g, g->is_by_output && !g->ranked ? g->groups : 0);
   set_output(r, s.data[kY], model.dtype, is_aligned(model, item));
   set_moments(r, call);
   const bool has_one_axis = s.columns.count == 1 && is_readable(s, kX) &&

@@ -88,6 +88,17 @@ bool find_lanes(const char* labels, int64_t step, int64_t n, int64_t groups, int
   return wrong;
 }
 
+// The choices are loops of their own, as the masks of weighted_kernels.cpp: together they would not
+// vectorise.
+void choose(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
+            int64_t* __restrict at) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) at[i] = weights[i] != 0 ? at[i] : none;
+  if (!skips) return;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) at[i] = x[i] == x[i] ? at[i] : none;
+}
+
 // a - b by the units that multiply and add, which are idle while others add.
 FASTACT_HD Pair less(Pair a, Pair b) {
   return Pair{madd(b[0], -1.0, a[0]), madd(b[1], -1.0, a[1])};
@@ -152,12 +163,11 @@ FASTACT_HD void add_some(const double* x, LaneSum* const* at, int64_t n, bool, c
   }
 }
 
-// Elements with weights. One that does not count has the last lane.
-FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
-                             bool skips, bool, const ExactSums& lanes) {
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
+                  const ExactSums& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     const double w = weight_or_nan(weights[i]);
-    add_pair(Pair{w * x[i], w}, &lanes.all[skips & (x[i] != x[i]) ? lanes.count - 1 : at[i]]);
+    add_pair(Pair{w * x[i], w}, &lanes.all[at[i]]);
   }
 }
 
@@ -222,15 +232,14 @@ FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, boo
   }
 }
 
-FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
-                             bool skips, bool is_double, const ManyMoments& lanes) {
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                  bool is_double, const ManyMoments& lanes) {
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t place = skips & (x[i] != x[i]) ? lanes.count - 1 : at[i];
-    OpenMoments& batch = lanes.open[place];
-    LaneMoments& lane = lanes.all[place];
+    OpenMoments& batch = lanes.open[at[i]];
+    LaneMoments& lane = lanes.all[at[i]];
     const double w = weight_or_nan(weights[i]);
     if (batch.left == 0 || w > 2 * lane.heaviest)
-      begin_batch(x[i], w, is_double, true, lanes, place);
+      begin_batch(x[i], w, is_double, true, lanes, at[i]);
     const double d = x[i] - batch.shift, product = w * d;
     batch.first += product;
     batch.second = madd(product, d, batch.second);
@@ -240,9 +249,10 @@ FASTACT_HD void add_weighted(const double* x, const double* weights, const int64
 }
 
 template <class Of, bool is_double>
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool skips,
+void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
                   char* memory, int64_t count) {
-  add_weighted(x, weights, at, n, skips, is_double, Of(memory, count));
+  const Of lanes(memory, count);
+  add_weighted(x, weights, at, n, is_double, lanes);
 }
 
 // x OUT (n): as doubles; at OUT (n): their batches; elements that do not count have the last one.
@@ -341,7 +351,8 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 }  // namespace
 
-// Of: lanes of the elements; Exact: of those with weights; T: the type of what lies in memory.
+// Elements have lanes of the type Of, those with weights of Exact; T is the type of what lies in
+// memory.
 #define FASTACT_LANES(Of, Exact, All, sets, T, is_double)            \
   {All::kBytes,                                                      \
    clear<All>,                                                       \
@@ -358,6 +369,7 @@ const GroupedKernels grouped_kernels = {
       FASTACT_LANES(ExactSums, ExactSums, Sums, 2, double, true)},
      {FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, float, false),
       FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, double, true)}},
+    choose,
     {find_lanes<int32_t>, find_lanes<int64_t>},
 };
 

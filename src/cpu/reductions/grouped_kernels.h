@@ -50,15 +50,15 @@ struct LaneKernels {
 
   // n elements, contiguous as their labels are, onto the lanes of their groups; those that count
   // nowhere, such as NaN (skips), go to the last of the lanes. Returns whether a label is not from
-  // -1 to groups - 1. Of elements in double whose labels are int64; and [int32, int64] of elements
-  // as they lie, of float or double.
+  // -1 to groups - 1. `add` takes elements in double with labels of int64, `add_plain`, by labels
+  // of int32 or int64, elements as they lie, of float or double.
   using Add = bool (*)(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
                        char* memory, int64_t count);
   Add add, add_plain[2];
 
   // Elements x IN (n), which count as often as their weights say, onto the lanes at[i].
   void (*add_weighted)(const double* x, const double* weights, const int64_t* at, int64_t n,
-                       bool skips, char* memory, int64_t count);
+                       char* memory, int64_t count);
 
   // n elements onto one lane: their sum, or their mean, m2 and what the mean's rounding lost.
   void (*add_block)(const double* block, double n, int64_t at, char* memory, int64_t count);
@@ -74,6 +74,10 @@ struct LaneKernels {
 
 struct GroupedKernels {
   LaneKernels lanes[kLaneKinds][2];  // [1]: of data that have more digits than float
+
+  // at IN/OUT (n) becomes `none` where an element has the weight 0, or is NaN (skips).
+  void (*choose)(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
+                 int64_t* at);
 
   // to OUT (n): the lanes of elements whose labels, of int32 or int64, are `step` bytes apart:
   // label * width + first + i * next, and `none` of those that are of no group. Returns as `add`.

@@ -128,9 +128,7 @@ struct SummingPass : Op, BlockSource {
   // The j-th of m rows, or lanes, that are visited. Every other tile begins amid them: neighbours
   // share a cache line in each row, and threads that came to it at the same time would take it from
   // each other.
-  int64_t turned(int64_t j, int64_t m, int64_t first) const {
-    return first / sums.each[0].tile % 2 ? (j + m / 2) % m : j;
-  }
+  static int64_t turned(int64_t j, int64_t m, bool turns) { return turns ? (j + m / 2) % m : j; }
 
   bool reads_back() const {
     bool all = true;
@@ -141,7 +139,7 @@ struct SummingPass : Op, BlockSource {
   // Columns of a tile, a band of rows after the other, nearly in the order of memory. Rows of few
   // channels are joined to longer ones, which hold several lanes. Where what is written holds what
   // is added up, it is read again from the second-level cache, several rows of a lane at once:
-  // lanes are not read and written for every one. Or the op itself adds these up.
+  // lanes are not read and written for every one. An op that takes rows adds these up itself.
   void columns(int64_t first, int64_t n, int64_t term, int64_t terms) {
     int64_t joined = plan.channels <= kShortRow ? kLanes : 1;
     while (joined * n > kPiece) joined /= 2;
@@ -149,6 +147,7 @@ struct SummingPass : Op, BlockSource {
     if constexpr (Op::kTakesRows) takes_rows = plan.channels > kShortRow && Op::takes_rows();
     for (int k : Op::kSummed) is_read_back &= joined == 1 || s.is_flat[k];
     const int64_t width = joined * n, every = kLanes / joined, whole = terms / joined;
+    const bool turns = first / sums.each[0].tile % 2;
     const int64_t fit = kL2Share / (kLanes * n * s.compute_item);
     const int64_t deep = takes_rows     ? kMostRows
                          : is_read_back ? std::clamp<int64_t>(fit, 1, kMostRows * joined)
@@ -161,11 +160,11 @@ struct SummingPass : Op, BlockSource {
       const auto add = [&](const char* const* from, int64_t i, int64_t rows) {
         for (int k = 0; k < kSums; ++k)
           kernels().add_rows(from[k], at[k] + i, every, rows, many, nullptr,
-                             lanes[k] + (done + i) % every * width, 0, done + i < every, 0);
+                             lanes[k] + ((done + i) & (every - 1)) * width, 0, done + i < every, 0);
       };
       const char* start[kSums] = {};
       for (int64_t j = 0; !takes_rows && j < m; ++j) {
-        const int64_t i = turned(j, m, first);
+        const int64_t i = turned(j, m, turns);
         go(term + (done + i) * joined, first, many, joined > 1 ? many : s.columns.size);
         this->compute(0, nullptr);
         if (j == 0 || !deep) std::copy(made, made + kSums, start);
@@ -174,7 +173,7 @@ struct SummingPass : Op, BlockSource {
       }
       const int64_t groups = std::min(m, every);  // of rows that are one lane's, or some lanes'
       for (int64_t j = 0; deep && j < groups; ++j) {
-        const int64_t i = turned(j, groups, first), rows = ceil_div(m - i, every);
+        const int64_t i = turned(j, groups, turns), rows = ceil_div(m - i, every);
         if (!takes_rows) add(start, i, rows);
         if constexpr (Op::kTakesRows) {
           double* to[kSums];

@@ -35,7 +35,7 @@ constexpr int64_t kFewOutputs = 16;     // that make too short rows
 constexpr int64_t kMostWeighted = 256;  // columns at once: 1 KiB of a float32 row
 
 struct WeightedMoments : Reducer {
-  enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };
+  enum { kX, kWeights, kWhere, kInputs, kY = kInputs, kOperands };  // as ElementStager has them
 
   bool is_plain;              // elements count once each, and nothing of the following is there
   StridedOperands operands;   // rows: the outputs; columns: the terms
@@ -271,17 +271,14 @@ struct WeightedInputs : BlockSource {
       has_sign |= kernel(rows_of(of_x), rows_of(of_weights), step, rows, width * n,
                          what == kProducts ? nullptr : centre, first, second, fresh);
     };
-    if (are_joined) {
-      const int64_t whole = terms / kLanes, rest = terms % kLanes;
-      if (whole) add_rows(0, 1, whole, kLanes, 0);
-      if (rest) add_rows(whole, 1, 1, rest, phase);
-      return;
+    const int64_t whole = are_joined ? terms / kLanes : terms, band = are_joined ? whole : kBand;
+    for (int64_t row = 0; row < whole; row += band) {
+      const int64_t rows = std::min(band, whole - row), every = are_joined ? 1 : kLanes;
+      for (int64_t i = 0; i < std::min(rows, every); ++i)
+        add_rows(row + i, every, are_joined ? rows : ceil_div(rows - i, kLanes), joined,
+                 (phase + i) % kLanes);
     }
-    for (int64_t row = 0; row < terms; row += kBand) {
-      const int64_t rows = std::min(kBand, terms - row);
-      for (int64_t lane = 0; lane < std::min<int64_t>(rows, kLanes); ++lane)
-        add_rows(row + lane, kLanes, ceil_div(rows - lane, kLanes), 1, (phase + lane) % kLanes);
-    }
+    if (are_joined && terms % kLanes) add_rows(whole, 1, 1, terms % kLanes, phase);
   }
 };
 
@@ -294,43 +291,37 @@ struct GradientPieces {
   alignas(64) char stage[kStaged * sizeof(double)];
   int64_t labels[kStaged];
   const PairGradients pair_kernel;  // null: of no pair
-  const bool has_groups;
 
   explicit GradientPieces(const WeightedGradient& gradient)
       : g(gradient),
         s(gradient.operands),
         reader(gradient.operands),
-        pair_kernel(g.reduce->weighting->pair_gradients[g.pair][!g.is_half]),
-        has_groups(g.all_groups >= 0) {
+        pair_kernel(g.reduce->weighting->pair_gradients[g.pair][!g.is_half]) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
     std::fill_n(values[G::kOfMean], kStaged, -0.0);
   }
 
   bool is_read(int k) const {
-    if (k == G::kTo || k == G::kToWeights) return g.accumulate && s.data[k];
-    if (k == G::kX) return g.skips || g.pair || g.of != kTermByX + kItself;
-    if (k == G::kWeights && g.of == kMeanByWeights) return false;
-    if (k == G::kSlope && g.pair) return false;
-    return s.data[k];
+    const bool is_result = k == G::kTo || k == G::kToWeights;
+    return s.data[k] && (!is_result || g.accumulate);
   }
 
   void run(int64_t first, int64_t end) {
-    const WeightedGradientKernel kernel = g.reduce->weighting->gradient[g.of];
+    const WeightedGradientKernel kernel = g.reduce->weighting->gradient[g.of][g.accumulate];
     for (int64_t n; first < end; first += n) {
       n = std::min(kStaged, end - first);
       reader.go(0, first, n);
-      if (has_groups) read_labels(g, 0, first, n, labels);
+      if (g.has_groups()) read_labels(g, 0, first, n, labels);
       for (int k = 0; k < G::kArrays; ++k)
         if (is_read(k) && !g.is_half) read(k, first, n, values[k]);
       if (g.pair) {
         run_pair(n);
         continue;
       }
-      if (!g.accumulate) std::fill_n(values[G::kTo], n, -0.0);
       choose(n);
       kernel(values[G::kDy], values[G::kSlope], values[G::kX], values[G::kWeights],
              values[G::kMean], values[G::kOfMean], values[G::kTo], n);
-      write(G::kTo, n);
+      write(G::kTo, values[G::kTo], n);
     }
   }
 
@@ -346,20 +337,20 @@ struct GradientPieces {
     store(g.of_weights ? G::kTo : G::kToWeights, by_t, n);
   }
 
-  void store(G::Array k, const double* from, int64_t n) {
+  void store(G::Array k, double* from, int64_t n) {
     if (!s.data[k]) return;
     if (g.is_half) return reader.store(k, reinterpret_cast<const char*>(from), g.accumulate);
-    for (int64_t i = 0; i < n; ++i) values[k][i] = g.accumulate ? values[k][i] + from[i] : from[i];
-    write(k, n);
+    for (int64_t i = 0; g.accumulate && i < n; ++i) from[i] += values[k][i];
+    write(k, from, n);
   }
 
   void choose(int64_t n) {
     const bool is_masked = s.data[G::kWhere], is_weighted = is_read(G::kWeights);
-    if (!is_masked && !is_weighted && !g.skips && !has_groups) return;
-    if (!is_weighted || g.of == kMeanByWeights) std::fill_n(values[G::kWeights], n, 1.0);
+    if (!is_masked && !is_weighted && !g.skips && !g.has_groups()) return;
+    if (!is_weighted) std::fill_n(values[G::kWeights], n, 1.0);
     const WeightingKernels& kernels = *g.reduce->weighting;
     if (is_masked) kernels.mask(values[G::kWeights], values[G::kWhere], n);
-    for (int64_t i = 0; has_groups && i < n; ++i)
+    for (int64_t i = 0; g.has_groups() && i < n; ++i)
       if (labels[i] < 0) values[G::kWeights][i] = 0;
     kernels.choose(values[G::kX], values[G::kWeights], g.skips, n);
   }
@@ -376,9 +367,9 @@ struct GradientPieces {
     });
   }
 
-  void write(G::Array k, int64_t n) {
+  void write(G::Array k, const double* from, int64_t n) {
     char* const to = reader.stored(k);
-    g.reduce->finish[s.dtypes[k]](values[k], nullptr, to ? to : stage, n);
+    g.reduce->finish[s.dtypes[k]](from, nullptr, to ? to : stage, n);
     if (!to) reader.scatter(k, stage);
   }
 };
@@ -469,8 +460,13 @@ void prepare(WeightedGradient* g, const KernelTable& table, const WeightedGradie
     if (g->all_groups >= 0 && given[k].shape)
       g->group_stride[k] = take_groups(&given[k], strides[k]);
   plan_axes(&g->operands, table.convert, G::kArrays + 1, given, nullptr);
+  char** const data = g->operands.data;
   for (int k : {G::kDy, G::kSlope, G::kMean, G::kOfMean})
-    if (g->all_groups == 0) g->operands.data[k] = nullptr;  // it has no numbers
+    if (g->all_groups == 0) data[k] = nullptr;  // it has no numbers
+  // Nobody reads what a gradient has no use for.
+  if (g->pair) data[G::kSlope] = nullptr;
+  if (g->of == kMeanByWeights) data[G::kWeights] = nullptr;
+  if (!g->skips && !g->pair && g->of == kTermByX + kItself) data[G::kX] = nullptr;
 }
 
 void weighted_gradient_partition(const WeightedGradient* g, int64_t index, int64_t partitions) {
@@ -579,7 +575,7 @@ bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* 
   const int threads = resolve_threads(size_of(call.arrays[0]));
   WeightedGradient g;
   prepare(&g, *kernels, call);
-  if (g.all_groups >= 0) run_partitions<LabelledArrays>(threads, check_labels_partition, &g);
+  if (g.has_groups()) run_partitions<LabelledArrays>(threads, check_labels_partition, &g);
   if (!g.has_wrong_label) run_partitions(threads, weighted_gradient_partition, &g);
   return g.has_wrong_label;
 }

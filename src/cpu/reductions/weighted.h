@@ -32,6 +32,7 @@ struct LabelledArrays {
   int labels;               // the operand that has them
   int64_t all_groups;       // -1: there are no labels
   int has_wrong_label = 0;  // OUT
+  bool has_groups() const { return all_groups >= 0; }
 };
 
 // Partitions note these in the plan that all of them read.

@@ -125,7 +125,7 @@ void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char*
   }
 }
 
-// The gradients of an element; s: slope times dy, d: x - mean.
+// The gradients of an element.
 template <class Term>
 struct ByTerm {
   static FASTACT_HD double of(double slope, double dy, double x, double w, double, double) {
@@ -144,12 +144,14 @@ struct ByWeights {
   }
 };
 
-template <class By>
+template <class By, bool accumulate>
 void gradient(const double* dy, const double* slope, const double* x, const double* weights,
               const double* mean, const double* of_mean, double* __restrict to, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i)
-    to[i] += By::of(slope[i], dy[i], x[i], weights[i], mean[i], of_mean[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    const double found = By::of(slope[i], dy[i], x[i], weights[i], mean[i], of_mean[i]);
+    to[i] = accumulate ? to[i] + found : found;
+  }
 }
 
 }  // namespace
@@ -159,7 +161,8 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
 #define FASTACT_PAIR_GRADIENTS(name, Of) {pair_gradients<Of, float>, pair_gradients<Of, double>},
-#define FASTACT_TERM_GRADIENT(name, Term) gradient<ByTerm<Term>>,
+#define FASTACT_GRADIENT(By) {gradient<By, false>, gradient<By, true>}
+#define FASTACT_TERM_GRADIENT(name, Term) FASTACT_GRADIENT(ByTerm<Term>),
 
 extern const WeightingKernels weighting_kernels;
 const WeightingKernels weighting_kernels = {
@@ -172,7 +175,7 @@ const WeightingKernels weighting_kernels = {
     choose,
     {nullptr, FASTACT_PAIRS(FASTACT_PAIR_TERMS)},
     {{}, FASTACT_PAIRS(FASTACT_PAIR_GRADIENTS)},
-    {FASTACT_TERMS(FASTACT_TERM_GRADIENT) gradient<ByBoth>, gradient<ByWeights>},
+    {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(ByBoth), FASTACT_GRADIENT(ByWeights)},
 };
 
 FASTACT_END_NAMESPACE

@@ -64,10 +64,11 @@ struct WeightingKernels {
   void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
   // dx, dt OUT, by dy IN (n): of float, or of double.
   PairGradients pair_gradients[kPairs][2];
-  // to IN/OUT += the gradient, of x and weights as `choose` left them: of ones, for the gradient by
-  // the weights. What a gradient has no part in may be any numbers: mean and of_mean, and x where
-  // the term is x itself. Without a part of the mean's, of_mean is -0.
-  WeightedGradientKernel gradient[kWeightedGradients];
+  // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
+  // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
+  // mean and of_mean, and x where the term is x itself. Without a part of the mean's, of_mean is
+  // -0.
+  WeightedGradientKernel gradient[kWeightedGradients][2];
 };
 
 }  // namespace fastact
