@@ -31,7 +31,7 @@ class Asked:
         return self.does(self)
 
     def capsule(self) -> Any:
-        return self.array.__dlpack__(max_version=(1, 1))
+        return self.array.__dlpack__()
 
 
 class ByCapsule(Asked):

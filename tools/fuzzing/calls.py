@@ -122,7 +122,7 @@ def _places(
     """Tell the names of the operands that each output may be, as the op's records have them."""
     point, call = op.entry_points[entry], op.entry_points["call"]
     given = {name: _value(value) for name, value in named.items()}
-    options = SimpleNamespace(**{**call.defaults, **point.defaults, **given})
+    options = SimpleNamespace(**call.defaults | point.defaults | given)
     saved = op.saves_inputs(options) if point.is_forward else ()
     free = (point.data & point.free).difference(saved)
     if point.parts and (named["weighted"] or named.get(TOLD) not in (None, of_x.name)):
