@@ -116,17 +116,15 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
 _NOT_DRAWN = ("out", "accumulate", "stream", "num_batches", "shape", "count", "axis")
 
 
-def _places(
-    op: Any, entry: str, results: Sequence[str], named: dict[str, Any], of_x: np.dtype[Any]
-) -> list[set[str]]:
+def _places(op: Any, entry: str, results: Sequence[str], named: dict[str, Any]) -> list[set[str]]:
     """Tell the names of the operands that each output may be, as the op's records have them."""
     point, call = op.entry_points[entry], op.entry_points["call"]
     given = {name: _value(value) for name, value in named.items()}
     options = SimpleNamespace(**call.defaults | point.defaults | given)
     saved = op.saves_inputs(options) if point.is_forward else ()
     free = (point.data & point.free).difference(saved)
-    if point.parts and (named["weighted"] or named.get(TOLD) not in (None, of_x.name)):
-        free.discard("x")  # which is read for each
+    if point.parts and named["apart"]:  # x is read for each
+        free.discard("x")
     gives = point.gives if entry in RESULTS else results
     return [free if point.output(name).in_place else set() for name in gives]
 
@@ -607,12 +605,13 @@ def _outs(op: Any, entry: str, arrays: _Arrays) -> dict[str, Any]:
     while len(outputs) > point.outputs and outputs[-1] is None and entry == "backward":
         outputs.pop()
     counts = (made.get(name) for name in ("weights", "where", "by"))
-    named["weighted"] = named.get("skipna") or any(array is not None for array in counts)
+    is_other = named.get(TOLD) not in (None, draw.dtype.name)
+    named["apart"] = is_other or named.get("skipna") or any(a is not None for a in counts)
     every = (v if isinstance(v, tuple) else (v,) for v in made.values())
     return draw.outs(
         outputs,
         {array.name: array for several in every for array in several if array is not None},
-        _places(op, entry, results, named, draw.dtype),
+        _places(op, entry, results, named),
         skips=point.skips,
         accumulates="accumulate" in point.defaults,
     )

@@ -1,4 +1,5 @@
 # Arrays as the kernels see them: where the data lies, its shape, strides, dtype and device.
+# They lie on a CPU or on a GPU: nothing here depends on which.
 #
 # Three ways lead in: NumPy's C API, the DLPack C exchange API (types that carry
 # __dlpack_c_exchange_api__: a borrow costs some 60 ns and imports nothing), and DLPack capsules
