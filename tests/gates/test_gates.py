@@ -200,6 +200,19 @@ def test_threads_that_begin_amid_an_axis():
         assert_all_same_bits(other, found[0])
 
 
+def test_gradients_of_biases_are_added_up_once():
+    """A step that a cache does not hold sums them from gradients that are stored, unless those are
+    added to something."""
+    rng = np.random.default_rng(0)
+    gates, c, dy = (rng.normal(size=(40, n)).astype(np.float32) for n in (36_000, 9000, 9000))
+    _, saved = fa.lstm_gates.forward(gates, c, bias=gates[0])
+    found = fa.lstm_gates.backward(dy, dy, *saved)
+    onto = tuple(np.ones_like(each) for each in found)
+    fa.lstm_gates.backward(dy, dy, *saved, out=onto, accumulate=True)
+    for more, each in zip(onto, found, strict=True):
+        np.testing.assert_allclose(more - 1, each, atol=2e-5)  # 40 terms, rounded beside 1
+
+
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(70, 6), (70, 40), (2100, 40)], ids=str)
 def test_the_order_of_gates_is_that_of_their_biases(dtype, shape, backend):
