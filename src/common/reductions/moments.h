@@ -25,8 +25,6 @@ struct Moments {
 FASTACT_HD bool is_finite(double x) { return x - x == 0; }
 FASTACT_HD double finite_or_zero(double x) { return is_finite(x) ? x : 0.0; }
 
-FASTACT_HD double mean_of_sum(double shift, double sum, double n) { return shift + sum / n; }
-
 // mean and m2 from S / n, S and Q. Rounding takes m2 below zero nowhere. An overflow of Q alone is
 // one of m2; with an infinity among the data m2 is NaN.
 FASTACT_HD void moments_of_average(double shift, double average, double sum, double squares,

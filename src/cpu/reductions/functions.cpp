@@ -1,6 +1,5 @@
 // The native functions of reductions (common/reductions/call.h): sums and moments over some axes,
 // also by groups of elements, and their gradients; and what repeats an array or a number.
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>

@@ -1,6 +1,5 @@
 // The inputs of a reduction: they read the blocks of an array x in each layout (reduce.h).
 #include <algorithm>
-#include <cstring>
 
 #include "common/reductions/moments.h"
 #include "cpu/core/scratch.h"

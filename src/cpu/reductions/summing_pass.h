@@ -44,9 +44,9 @@ void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, ch
 }
 
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
-// chunk, and leaves the values of sum k at made[k], in the compute type: in the operand
-// Op::kSummed[k] where that is written through, or in a buffer. lanes: of each sum, to which it
-// adds them, as the terms from `phase` on of a block; null: it does not. Op::kTakesRows: where
+// chunk. lanes: of each sum, to which it adds the values as the terms from `phase` on of a block;
+// null, of several channels alone: it leaves the values of sum k at made[k], in the compute type: in
+// the operand Op::kSummed[k] where that is written through, or in a buffer. Op::kTakesRows: where
 // Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns of
 // `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
 // one row after the other; fresh: the lane is written, not read.
@@ -86,7 +86,7 @@ struct SummingPass : Op, BlockSource {
       const int64_t outer = (term + done) / columns, column = (term + done) % columns;
       const int64_t m = std::min(terms - done, columns - column);
       const int64_t row = outer * plan.channels + first;
-      if (m == columns && columns < kShortRow) {
+      if (m == columns && columns < kShortRow && n > 1) {
         short_rows(row, n, done);
       } else {
         const int64_t on = column + m < columns ? m : plan.channels * columns - column;
@@ -185,8 +185,7 @@ struct SummingPass : Op, BlockSource {
   }
 };
 
-// The index-th of `partitions` parts of a pass with sums. After all of them: merge_partition of
-// each.
+// The index-th of `partitions` parts of a pass with sums. After all of them: merge_chunks.
 template <class Op, class Job>
 void run_summing_pass(const Job* job, int64_t index, int64_t partitions) {
   with_frame<SummingPass<Op>>(*job, [&](SummingPass<Op>& pass) {

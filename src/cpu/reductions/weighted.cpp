@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "common/reductions/moments.h"
 #include "common/reductions/weights.h"

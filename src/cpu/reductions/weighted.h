@@ -105,10 +105,10 @@ int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels);
 bool run_moments(const MomentsCall& call, Execution* execution, int* is_degenerate);
 
 // The gradient of a statistic with respect to x, or to the weights. Returns whether a label was out
-// of range, before it writes anything; so does the next one.
+// of range, before it writes anything.
 bool run_weighted_gradient(const WeightedGradientCall& call, const KernelTable* kernels);
 
-// Statistics by groups.
+// Statistics by groups. Returns whether a label was out of range, before it writes anything.
 int64_t grouped_workspace(const MomentsCall& call, const KernelTable* kernels);
 bool run_grouped(const MomentsCall& call, Execution* execution, int* is_degenerate);
 

@@ -2,7 +2,6 @@
 #include "cpu/norms/channels/kernels.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "common/norms/batch_norm.h"
 #include "common/norms/norms.h"
