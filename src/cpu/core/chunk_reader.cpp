@@ -228,19 +228,43 @@ void ChunkReader::to_compute(int k, const char* from, char* to, int64_t n) const
   convert(*s.kernels, s.dtypes[k], s.compute_dtype, from, to, n);
 }
 
+// move(address, its steps, place in a buffer that holds the span, steps there, rows, columns) for
+// the pieces of operand k's span. A tile is walked along the axis on which elements of the operand
+// are nearer to each other: the buffer stays in the first-level cache, whatever the steps there.
+template <class Move>
+void ChunkReader::for_moves(int k, Move move) const {
+  const int64_t item = s.items[k];
+  if (width == 1)
+    return for_tiles(k, [&](char* at, Steps steps, int64_t done, int64_t m, int64_t n) {
+      move(at, steps, done * item, Steps{n * item, item}, m, n);
+    });
+  int64_t across = 0;
+  for_pieces(s.rows, k, s.data[k], row, width, [&](char* base, int64_t to_row, int64_t m) {
+    int64_t place = across * item;
+    for_pieces(s.columns, k, base, column, count / width,
+               [&](char* at, int64_t to_column, int64_t n) {
+                 if (std::abs(to_column) < std::abs(to_row))
+                   move(at, Steps{to_row, to_column}, place, Steps{item, width * item}, m, n);
+                 else
+                   move(at, Steps{to_column, to_row}, place, Steps{width * item, item}, n, m);
+                 place += n * width * item;
+               });
+    across += m;
+  });
+}
+
 void ChunkReader::scatter(int k, const char* from) {
   const int64_t item = s.items[k];
   if (is_one_piece(k)) return s.kernels->stream(from, piece(k), count * item);
-  for_tiles(k, [&](char* to, Steps steps, int64_t done, int64_t rows, int64_t columns) {
-    move_tile(item, to, steps, from + done * item, {columns * item, item}, rows, columns);
+  for_moves(k, [&](char* to, Steps steps, int64_t place, Steps dense, int64_t m, int64_t n) {
+    move_tile(item, to, steps, from + place, dense, m, n);
   });
 }
 
 const char* ChunkReader::load_stored(int k, char* buffer) {
   if (is_one_piece(k)) return piece(k);
-  const int64_t item = s.items[k];
-  for_tiles(k, [&](char* from, Steps steps, int64_t done, int64_t rows, int64_t columns) {
-    move_tile(item, buffer + done * item, {columns * item, item}, from, steps, rows, columns);
+  for_moves(k, [&](char* from, Steps steps, int64_t place, Steps dense, int64_t m, int64_t n) {
+    move_tile(s.items[k], buffer + place, dense, from, steps, m, n);
   });
   return buffer;
 }

@@ -240,15 +240,10 @@ class ChunkReader {
     if (at == buffer) scatter(k, at);
   }
 
-  // move(address, steps, elements before, rows, columns) for the pieces of operand k's span, along
-  // its two innermost axes.
+  // move(address, steps, elements before, rows, columns) for the pieces of operand k's span, which
+  // is no tile, along its two innermost axes.
   template <class Move>
   void for_tiles(int k, Move move) const {
-    if (width > 1)
-      return for_tile(s, k, row, width, column, count / width,
-                      [&](char* from, int64_t stride, int64_t done, int64_t n) {
-                        move(from, Steps{0, stride}, done, 1, n);
-                      });
     const int inner = s.columns.count - 1, along = inner > 0 ? inner - 1 : s.rows.count - 1;
     const OperandAxes& outer = inner > 0 ? s.columns : s.rows;
     const int64_t length = inner < 0 ? 1 : s.columns.length[inner];
@@ -286,6 +281,8 @@ class ChunkReader {
            column * s.items[k];
   }
   const char* load_converted(int k, char* buffer);
+  template <class Move>
+  void for_moves(int k, Move move) const;
 
   const StridedOperands& s;
   int64_t row = 0, column = 0, count = 0, width = 1;

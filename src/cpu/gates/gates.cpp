@@ -37,11 +37,13 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
 
   constexpr int kArrays = sizeof(all) / sizeof(all[0]);
   Operand arrays[kArrays];
-  int dtypes[kArrays];
+  int dtypes[kArrays], planned = 0;  // those that are there: a step of a sequence is a small call
   bool is_last[kMaxAxes] = {};
   is_last[last] = true;
-  for (int k = 0; k < kArrays; ++k) arrays[k] = all[k].operand, dtypes[k] = dtype;
-  plan_rows(g, table->convert, kArrays, arrays, dtypes, is_last, true);
+  for (const Array& array : all)
+    if (planned == 0 || array.operand.data)
+      arrays[planned] = array.operand, dtypes[planned++] = dtype;
+  plan_rows(g, table->convert, planned, arrays, dtypes, is_last, true);
 
   for (GateOperand& s : g->operands) s.data = nullptr, s.is_direct = false;
   constexpr int64_t kFewColumns = 32;  // below, rows are joined
@@ -50,24 +52,25 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   g->lacks = false;
   // A kernel converts 16-bit arrays itself where it can read and write all of them.
   bool converts = g->item < g->compute_item && !g->is_joined && !accumulate;
-  for (int k = 0; k < kArrays; ++k) {
-    const Array& array = all[k];
+  int at = -1;
+  for (const Array& array : all) {
+    if (at < 0 || array.operand.data) ++at;
     const bool is_out = is_gate_output(backward, array.index);
-    if (!arrays[k].data) {
+    if (!array.operand.data) {
       const bool is_of_kind = array.index == kRecurrentOut ? kind == kGru : is_out;
       g->lacks |= backward && (is_of_kind || (array.index == kCellGradient && kind == kLstm));
       continue;
     }
-    const int64_t column = byte_stride(arrays[k], last, g->item);
+    const int64_t column = byte_stride(arrays[at], last, g->item);
     // Sums of biases read all gates of a row as one span: one column of each is no exception there.
     const bool has_run = column == g->item || array.count == 1;
-    const bool is_dense = has_run && g->has_unit_stride[k];
-    const bool is_direct = is_dense && g->is_direct[k];
+    const bool is_dense = has_run && g->has_unit_stride[at];
+    const bool is_direct = is_dense && g->is_direct[at];
     converts &= is_dense;
     g->moves |= !is_direct || (accumulate && is_out);
     for (int i = 0; i < array.count; ++i) {
       const int position = array.is_ordered ? call.places.at[i] : i;
-      g->operands[array.index + i] = {arrays[k].data + position * g->columns.size * column, k,
+      g->operands[array.index + i] = {arrays[at].data + position * g->columns.size * column, at,
                                       column, is_direct};
     }
   }
