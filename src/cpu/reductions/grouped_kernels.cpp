@@ -163,8 +163,8 @@ FASTACT_HD void add_some(const double* x, LaneSum* const* at, int64_t n, bool, c
   }
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
-                  const ExactSums& lanes) {
+FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                             bool, const ExactSums& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     const double w = weight_or_nan(weights[i]);
     add_pair(Pair{w * x[i], w}, &lanes.all[at[i]]);
@@ -232,13 +232,13 @@ FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, boo
   }
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
-                  bool is_double, const ManyMoments& lanes) {
+FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                             bool is_double, const ManyMoments& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     OpenMoments& batch = lanes.open[at[i]];
     LaneMoments& lane = lanes.all[at[i]];
     const double w = weight_or_nan(weights[i]);
-    if (batch.left == 0 || w > 2 * lane.heaviest)
+    if (__builtin_expect(batch.left == 0 || w > 2 * lane.heaviest, 0))
       begin_batch(x[i], w, is_double, true, lanes, at[i]);
     const double d = x[i] - batch.shift, product = w * d;
     batch.first += product;
