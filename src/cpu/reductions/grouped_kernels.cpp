@@ -356,14 +356,15 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 // Elements have lanes of the type Of, those with weights of Exact; T is the type of what lies in
 // memory.
-#define FASTACT_LANES(Of, Exact, All, sets, T, is_double)            \
-  {All::kBytes,                                                      \
-   clear<All>,                                                       \
-   add<Of, is_double, double, int64_t>,                              \
-   {add<Of, is_double, T, int32_t>, add<Of, is_double, T, int64_t>}, \
-   add_weighted<Exact, is_double>,                                   \
-   add_block<All>,                                                   \
-   merge<All>,                                                       \
+#define FASTACT_ADD(Of, T, is_double) \
+  {add<Of, is_double, T, int32_t>, add<Of, is_double, T, int64_t>}
+#define FASTACT_LANES(Of, Exact, All, sets, T, is_double)               \
+  {All::kBytes,                                                         \
+   clear<All>,                                                          \
+   {FASTACT_ADD(Of, T, is_double), FASTACT_ADD(Of, double, is_double)}, \
+   add_weighted<Exact, is_double>,                                      \
+   add_block<All>,                                                      \
+   merge<All>,                                                          \
    read<All, sets>}
 
 extern const GroupedKernels grouped_kernels;
