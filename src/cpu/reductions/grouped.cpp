@@ -61,7 +61,7 @@ struct GroupedTerms : LabelledArrays {  // rows: the outputs; columns: the terms
   int term;
   bool is_double, skips, is_by_output;
   bool may_be_far;  // lanes may leave the range of double
-  bool is_plain;    // elements and labels are read where they lie
+  bool is_plain;    // elements and labels are contiguous, and read where they lie
 };
 
 // The groups, and the labels that name them.
@@ -134,17 +134,24 @@ struct GroupedInputs {
     }
   }
 
-  // Adds terms of one output whose elements and labels are contiguous.
+  // Adds terms of one output whose elements and labels are contiguous. Those of 16 bits are staged.
   void add_plain(int64_t output, int64_t term, int64_t end, char* lanes) {
     const int64_t item = s.items[kX], label = s.items[kLabels];
+    const bool is_half = item == sizeof(uint16_t);
     const char *from = s.row(kX, output), *labels = s.row(kLabels, output);
-    const auto kernel = g.kernels->add_plain[label == sizeof(int64_t)];
+    const auto kernel = g.kernels->add[is_half][label == sizeof(int64_t)];
     for (int64_t n; term < end; term += n) {
       n = std::min(kStaged, end - term);
-      if (has_runs(labels + term * label, label, n))
-        add_runs(from + term * item, output, term, n, lanes);
-      else if (kernel(from + term * item, labels + term * label, n, g.groups, g.skips, lanes,
-                      lanes_of(g) + 1))
+      const char* x = from + term * item;
+      if (!is_half && has_runs(labels + term * label, label, n)) {
+        add_runs(x, output, term, n, lanes);
+        continue;
+      }
+      if (is_half) {
+        stager.read(kX, output, 1, term, n, stager.x);
+        x = reinterpret_cast<const char*>(stager.x);
+      }
+      if (kernel(x, labels + term * label, n, g.groups, g.skips, lanes, lanes_of(g) + 1))
         note(g.has_wrong_label);
     }
   }
@@ -198,8 +205,8 @@ struct GroupedInputs {
     for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
     const int64_t count = lanes_of(g) + 1;
     if (w) return g.kernels->add_weighted(stager.x, w, at, n, lanes, count);
-    g.kernels->add(reinterpret_cast<const char*>(stager.x), reinterpret_cast<const char*>(at), n,
-                   count, g.skips, lanes, count);
+    g.kernels->add[1][1](reinterpret_cast<const char*>(stager.x), reinterpret_cast<const char*>(at),
+                         n, count, g.skips, lanes, count);
   }
 
   void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
@@ -504,8 +511,8 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   const bool has_one_axis = s.columns.count == 1 && is_readable(s, kX) &&
                             s.columns.stride[kX][0] == s.items[kX] &&
                             s.columns.stride[kLabels][0] == s.items[kLabels];
-  g->is_plain = g->is_by_output && has_one_axis && is_aligned(s, kLabels) && s.items[kX] >= 4 &&
-                call.term != kSquare && !call.is_weighted();
+  g->is_plain = g->is_by_output && has_one_axis && is_aligned(s, kLabels) && call.term != kSquare &&
+                !call.is_weighted();
   g->is_listed = !g->is_by_output && has_labelled_rows(*g);
   if (g->is_listed) plan_listed(g, call);
 }

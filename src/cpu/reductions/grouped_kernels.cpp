@@ -163,8 +163,8 @@ FASTACT_HD void add_some(const double* x, LaneSum* const* at, int64_t n, bool, c
   }
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n, bool,
-                  const ExactSums& lanes) {
+FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                             bool, const ExactSums& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     const double w = weight_or_nan(weights[i]);
     add_pair(Pair{w * x[i], w}, &lanes.all[at[i]]);
@@ -232,13 +232,13 @@ FASTACT_HD void add_some(const double* x, OpenMoments* const* at, int64_t n, boo
   }
 }
 
-void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
-                  bool is_double, const ManyMoments& lanes) {
+FASTACT_HD void add_weighted(const double* x, const double* weights, const int64_t* at, int64_t n,
+                             bool is_double, const ManyMoments& lanes) {
   for (int64_t i = 0; i < n; ++i) {
     OpenMoments& batch = lanes.open[at[i]];
     LaneMoments& lane = lanes.all[at[i]];
     const double w = weight_or_nan(weights[i]);
-    if (batch.left == 0 || w > 2 * lane.heaviest)
+    if (__builtin_expect(batch.left == 0 || w > 2 * lane.heaviest, 0))
       begin_batch(x[i], w, is_double, true, lanes, at[i]);
     const double d = x[i] - batch.shift, product = w * d;
     batch.first += product;
@@ -255,8 +255,8 @@ void add_weighted(const double* x, const double* weights, const int64_t* at, int
   add_weighted(x, weights, at, n, is_double, lanes);
 }
 
-// x OUT (n): as doubles; at OUT (n): their batches; elements that do not count have the last one.
-// Returns whether all labels are in range.
+// x OUT (n): as doubles, unless they are that; at OUT (n): their batches; elements that do not
+// count have the last one. Returns whether all labels are in range.
 template <class T, class Label, class Of>
 FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups, bool skips,
                       const Of& lanes, double* x, decltype(Of::open)* at) {
@@ -269,7 +269,7 @@ FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups,
     const bool is_one = uint64_t(label) < uint64_t(groups);
     outside &= is_one ? int64_t(-1) : label;
     at[i] = lanes.open + (is_one & ((value == value) | !skips) ? label : none);
-    x[i] = value;
+    if constexpr (!std::is_same_v<T, double>) x[i] = value;
   }
   return outside == -1;
 }
@@ -278,19 +278,22 @@ FASTACT_HD bool stage(const T* from, const Label* of, int64_t n, int64_t groups,
 template <class Of, bool is_double, class T, class Label>
 bool add(const char* x, const char* labels, int64_t n, int64_t groups, bool skips, char* memory,
          int64_t count) {
-  const T* const from = reinterpret_cast<const T*>(x);
-  const Label* const of = reinterpret_cast<const Label*>(labels);
+  const T* from = reinterpret_cast<const T*>(x);
+  const Label* of = reinterpret_cast<const Label*>(labels);
   const Of lanes(memory, count);
   alignas(64) double values[kSome];
   alignas(64) decltype(lanes.open) at[kSome];
   bool are_right = true;
-  int64_t i = 0;
-  for (; i + kSome <= n; i += kSome) {  // of a constant number, which has no rest
-    are_right &= stage(from + i, of + i, kSome, groups, skips, lanes, values, at);
-    add_some(values, at, kSome, is_double, lanes);
-  }
-  are_right &= stage(from + i, of + i, n - i, groups, skips, lanes, values, at);
-  add_some(values, at, n - i, is_double, lanes);
+  const auto add_next = [&](int64_t some) FASTACT_INLINED {
+    are_right &= stage(from, of, some, groups, skips, lanes, values, at);
+    if constexpr (std::is_same_v<T, double>)
+      add_some(from, at, some, is_double, lanes);
+    else
+      add_some(values, at, some, is_double, lanes);
+    from += some, of += some;
+  };
+  for (; n >= kSome; n -= kSome) add_next(kSome);  // a constant number, which has no rest
+  add_next(n);
   return !are_right;
 }
 
@@ -353,14 +356,15 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
 
 // Elements have lanes of the type Of, those with weights of Exact; T is the type of what lies in
 // memory.
-#define FASTACT_LANES(Of, Exact, All, sets, T, is_double)            \
-  {All::kBytes,                                                      \
-   clear<All>,                                                       \
-   add<Of, is_double, double, int64_t>,                              \
-   {add<Of, is_double, T, int32_t>, add<Of, is_double, T, int64_t>}, \
-   add_weighted<Exact, is_double>,                                   \
-   add_block<All>,                                                   \
-   merge<All>,                                                       \
+#define FASTACT_ADD(Of, T, is_double) \
+  {add<Of, is_double, T, int32_t>, add<Of, is_double, T, int64_t>}
+#define FASTACT_LANES(Of, Exact, All, sets, T, is_double)               \
+  {All::kBytes,                                                         \
+   clear<All>,                                                          \
+   {FASTACT_ADD(Of, T, is_double), FASTACT_ADD(Of, double, is_double)}, \
+   add_weighted<Exact, is_double>,                                      \
+   add_block<All>,                                                      \
+   merge<All>,                                                          \
    read<All, sets>}
 
 extern const GroupedKernels grouped_kernels;

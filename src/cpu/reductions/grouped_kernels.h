@@ -50,11 +50,10 @@ struct LaneKernels {
 
   // n elements, contiguous as their labels are, onto the lanes of their groups; those that count
   // nowhere, such as NaN (skips), go to the last of the lanes. Returns whether a label is not from
-  // -1 to groups - 1. `add` takes elements in double with labels of int64, `add_plain`, by labels
-  // of int32 or int64, elements as they lie, of float or double.
+  // -1 to groups - 1. [elements as they lie, of float or double; in double][labels of int32, int64]
   using Add = bool (*)(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
                        char* memory, int64_t count);
-  Add add, add_plain[2];
+  Add add[2][2];
 
   // Elements x IN (n), which count as often as their weights say, onto the lanes at[i].
   void (*add_weighted)(const double* x, const double* weights, const int64_t* at, int64_t n,
