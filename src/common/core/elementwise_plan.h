@@ -1,5 +1,5 @@
-// Plans the iteration over arrays of one shape together, element by element: for CUDA's kernels. The
-// CPU has its limit of operands from here alone (core/tensor_iterator.cpp).
+// Plans the iteration over arrays of one shape together, element by element: for CUDA's kernels.
+// The CPU's iterator (core/tensor_iterator.cpp) has its limit of operands from here.
 //
 // Axes of length 1 are dropped. Axes along which the leader runs backwards are reversed in every
 // operand. The rest are sorted by the leader's strides, largest first, and merged where the strides
