@@ -77,9 +77,9 @@ def register_tensor_type(object tensor_type, api_capsule, tuple state=None):
     """
     global tensor_type_count
     cdef TensorType row
-    kept_alive.append((tensor_type, api_capsule, state))
     memset(&row, 0, sizeof(row))
     row.type, row.api = <PyTypeObject*>tensor_type, exchange_api(api_capsule)
+    kept_alive.append((tensor_type, api_capsule, state))
     row.has_gradients = hasattr(tensor_type, "requires_grad")
     row.has_negation = hasattr(tensor_type, "is_neg")
     if state is not None:

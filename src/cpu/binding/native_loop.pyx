@@ -60,7 +60,7 @@ cdef void run_looped_partition(
 cdef class NativeLoop:
     """The calls of the first part, which are run for every part."""
 
-    cdef list calls, workspaces  # none of a recorded loop
+    cdef list calls, workspaces  # a recorded loop has no workspaces of its own
     cdef int threads  # at most, as many as have scratch memory
     cdef bint is_free
     cdef LoopedCalls looped

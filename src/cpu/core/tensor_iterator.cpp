@@ -160,6 +160,7 @@ void repeat_elements(char* to, const char* from, int64_t stride, int64_t rows, i
 template <class T>
 void move_tile_of(char* to, Steps to_steps, const char* from, Steps from_steps, int64_t rows,
                   int64_t columns) {
+  if (columns == 0) return;
   if (from_steps.column == 0 && to_steps.column == int64_t(sizeof(T)) &&
       (rows == 1 || to_steps.row == columns * to_steps.column))
     return repeat_elements<T>(to, from, from_steps.row, rows, columns);

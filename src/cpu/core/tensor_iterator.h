@@ -10,8 +10,7 @@
 //   1. all operands are contiguous: the kernel reads and writes the arrays themselves;
 //   2. all operands have contiguous rows that are not short: the same, one row at a time;
 //   3. otherwise what is not in one piece passes through a buffer of kBuffered elements that stays
-//   in
-//      the first-level cache. An input is never copied as a whole. What a broadcast repeats (a few
+//      in the first-level cache. An input is never copied as a whole. What a broadcast repeats (a few
 //      elements again and again, or one value many times) is gathered once and stays in its buffer.
 //      A plain copy to a contiguous output needs no buffer.
 //
@@ -30,7 +29,7 @@
 namespace fastact {
 
 // Moves rows of elements of `item` bytes, whatever their alignment: to or from a dense buffer, as a
-// rule. And n elements that are one row.
+// rule. move_elements moves n elements, which are one row.
 void move_tile(int64_t item, char* to, Steps to_steps, const char* from, Steps from_steps,
                int64_t rows, int64_t columns);
 inline void move_elements(int64_t item, char* to, int64_t to_stride, const char* from,
