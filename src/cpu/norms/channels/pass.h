@@ -45,8 +45,8 @@ struct Coefficients {
   int64_t pitch;
   bool is_double;
 
-  // Fills those from `begin` to `end` by fill_rows(row), where row(k) are the numbers k, and repeats
-  // each of n channels up to the size-th.
+  // Fills those from `begin` to `end` by fill_rows(row), where row(k) are the numbers k, and
+  // repeats each of n channels up to the size-th.
   template <class Fill>
   void fill(int begin, int end, int64_t n, int64_t size, Fill fill_rows) const {
     const auto fill_all = [&](auto* first) {
