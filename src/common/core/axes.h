@@ -2,6 +2,7 @@
 // reads arrays of any strides.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -27,10 +28,12 @@ int find_axes(Axis<most>* axes, const Operand& shape, int count, const Operand* 
   for (int i = 0; i < shape.ndim; ++i) {
     if (shape.shape[i] == 1) continue;
     Axis<most>& axis = axes[found++];
-    axis = {shape.shape[i], {}, kind_of(i)};
-    for (int k = 0; k < count; ++k)
-      if (arrays[k].shape && arrays[k].shape[i] != 1)
-        axis.stride[k] = byte_stride(arrays[k], i, items[k]);
+    axis.length = shape.shape[i], axis.kind = kind_of(i);
+    for (int k = 0; k < count; ++k) {
+      const bool steps = arrays[k].shape && arrays[k].shape[i] != 1;
+      axis.stride[k] = steps ? byte_stride(arrays[k], i, items[k]) : 0;
+    }
+    std::fill(axis.stride + count, axis.stride + most, 0);
   }
   return found;
 }

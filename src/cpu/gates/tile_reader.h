@@ -47,13 +47,14 @@ class GateTiles {
   int64_t tile(int64_t row, int64_t n, int64_t column, int64_t columns) {
     const bool converts = g.converting && columns % kGateStep == 0, moves = g.moves && !converts;
     if (g.rows.count) {
-      const int64_t length = g.rows.length[g.rows.count - 1];
-      n = std::min(n, length - row % length);
+      const int last = g.rows.count - 1;
+      n = std::min(n, (g.rows.divide(row, last) + 1) * g.rows.length[last] - row);
     }
     if (moves || (converts && g.backward))
       n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
     GateRows rows;
+    const int shift = __builtin_ctzll(uint64_t(g.item));  // a division takes longer than the rest
     for (int index = 0; index < kStates; ++index) {
       const GateOperand& s = g.operands[index];
       rows.data[index] = converts && is_gate_output(g.backward, index) ? unwanted : buffers[index];
@@ -63,13 +64,13 @@ class GateTiles {
       at[index] = s.data + g.rows.offset(s.array, row) + column * s.column;
       if (converts || is_direct(index)) {
         rows.data[index] = at[index];
-        rows.step[index] = g.row_step(s) / g.item;
+        rows.step[index] = g.row_step(s) >> shift;
       } else if (!is_gate_output(g.backward, index)) {
         load(index, n, columns);
       }
     }
     for (int k = 0; k < g.biases; ++k)
-      rows.data[kGateBias + k] = bias[k], rows.step[kGateBias + k] = 0;
+      rows.data[kGateBias + k] = bias_row[k], rows.step[kGateBias + k] = 0;
     if (g.is_joined)
       g.kernel(rows, 1, n * columns);
     else
@@ -110,6 +111,7 @@ class GateTiles {
   void make_bias(int64_t column, int64_t columns, int64_t times) {
     if (column == bias_column && columns == bias_columns && times <= bias_times) return;
     bias_column = column, bias_columns = columns, bias_times = times;
+    char* none = nullptr;  // the row that stands for all biases that are not there
     for (int k = 0; k < g.biases; ++k) {
       const bool is_double = g.compute_dtype == kF64;
       int found = 0;
@@ -120,6 +122,9 @@ class GateTiles {
                      columns, to);
         if (to == stage) g.kernels->plus[is_double](bias[k], stage, bias[k], columns);
       }
+      bias_row[k] = found || !none ? bias[k] : none;
+      if (bias_row[k] == none) continue;
+      if (!found) none = bias[k];
       if (!found && is_double) std::fill_n(reinterpret_cast<double*>(bias[k]), columns, -0.0);
       if (!found && !is_double) std::fill_n(reinterpret_cast<float*>(bias[k]), columns, -0.0f);
       for (int64_t i = 1; i < times; ++i)
@@ -132,6 +137,7 @@ class GateTiles {
   int64_t bias_column = -1, bias_columns = 0, bias_times = 0;
   alignas(64) char buffers[kStates][kGatePiece * sizeof(double)];
   alignas(64) char unwanted[kGatePiece * sizeof(double)];  // outputs of 16 bits
+  char* bias_row[kMostGates];
   alignas(64) char bias[kMostGates][kColumns * sizeof(double)];
   alignas(64) char stage[kColumns * sizeof(double)];
 };
