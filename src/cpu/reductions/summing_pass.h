@@ -45,10 +45,10 @@ void run_with_sums(void (*partition)(const Job*, int64_t, int64_t), Job* job, ch
 
 // A pass with sums of Op::kSums operands that are written. Op::compute(phase, lanes) computes a
 // chunk. lanes: of each sum, to which it adds the values as the terms from `phase` on of a block;
-// null, of several channels alone: it leaves the values of sum k at made[k], in the compute type: in
-// the operand Op::kSummed[k] where that is written through, or in a buffer. Op::kTakesRows: where
-// Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns of
-// `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
+// null, of several channels alone: it leaves the values of sum k at made[k], in the compute type,
+// in the operand Op::kSummed[k] where that is written through, or in a buffer. Op::kTakesRows:
+// where Op::takes_rows(), Op::compute_rows(row, count, column, n, lane, fresh) computes n columns
+// of `count` rows of one lane, which are kLanes apart, and adds them to it (n numbers of each sum),
 // one row after the other; fresh: the lane is written, not read.
 template <class Op>
 struct SummingPass : Op, BlockSource {

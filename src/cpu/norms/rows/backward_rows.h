@@ -6,7 +6,6 @@
 // passes, and dx takes the place of p.
 #pragma once
 
-
 #include "cpu/bias/dropper.h"
 #include "cpu/norms/rows/params.h"
 
