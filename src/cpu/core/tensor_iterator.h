@@ -10,9 +10,9 @@
 //   1. all operands are contiguous: the kernel reads and writes the arrays themselves;
 //   2. all operands have contiguous rows that are not short: the same, one row at a time;
 //   3. otherwise what is not in one piece passes through a buffer of kBuffered elements that stays
-//      in the first-level cache. An input is never copied as a whole. What a broadcast repeats (a few
-//      elements again and again, or one value many times) is gathered once and stays in its buffer.
-//      A plain copy to a contiguous output needs no buffer.
+//      in the first-level cache. An input is never copied as a whole. What a broadcast repeats (a
+//      few elements again and again, or one value many times) is gathered once and stays in its
+//      buffer. A plain copy to a contiguous output needs no buffer.
 //
 // Blocks begin where the output crosses a cache line, and the few elements before that go with the
 // first block: large NumPy arrays begin 16 bytes past a cache line, so that otherwise every 64-byte
