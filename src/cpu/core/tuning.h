@@ -77,7 +77,7 @@ constexpr int64_t kBlocksAhead = 128;  // blocks of long rows that one call of a
 constexpr int kLanes = 32;
 
 constexpr int64_t kBlock = 4096;     // one call of an element-wise kernel
-constexpr int64_t kBuffered = 1024;  // of an iterator's buffer: those of 3 operands of 8 bytes fill 24 KiB
+constexpr int64_t kBuffered = 1024;  // an iterator's buffer: 3 operands of 8 bytes fill 24 KiB
 constexpr int64_t kPiece = 1024;  // a chunk of a ChunkReader: of double, five buffers fill 40 KiB
 constexpr int64_t kChunk = 128;   // 16-bit data that a kernel converts (simd/vector.h)
 // Elements that are converted, mapped and rounded in registers: as many as leave room for a few
