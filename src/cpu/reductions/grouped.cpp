@@ -520,19 +520,24 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
 void list_terms(Grouped* g) {
   const StridedOperands& s = g->operands;
   const int64_t terms = s.columns.size;
-  g->starts = reinterpret_cast<int64_t*>(g->lanes);
-  g->offsets = g->starts + g->groups + 2;
+  int64_t* const starts = reinterpret_cast<int64_t*>(g->lanes);
+  int64_t* const offsets = starts + g->groups + 2;
   // A copy: a thread that changes labels meanwhile changes no place in the list.
-  int64_t* const labels = g->offsets + terms;
-  std::fill_n(g->starts, g->groups + 2, 0);
+  int64_t* const labels = offsets + terms;
+  g->starts = starts, g->offsets = offsets;
+  std::fill_n(starts, g->groups + 2, 0);
   read_labels(*g, 0, 0, terms, labels);
   if (g->has_wrong_label) return;
   // starts[g + 2] counts group g; then starts[g + 1] is where its next term goes.
   for (int64_t i = 0; i < terms; ++i)
-    if (labels[i] >= 0) ++g->starts[labels[i] + 2];
-  for (int64_t i = 0; i < g->groups; ++i) g->starts[i + 2] += g->starts[i + 1];
-  for (int64_t i = 0; i < terms; ++i)
-    if (labels[i] >= 0) g->offsets[g->starts[labels[i] + 1]++] = s.columns.offset(kX, i);
+    if (labels[i] >= 0) ++starts[labels[i] + 2];
+  for (int64_t i = 0; i < g->groups; ++i) starts[i + 2] += starts[i + 1];
+  const int64_t* label = labels;
+  for_pieces(s.columns, kX, s.data[kX], 0, terms, [&](char* from, int64_t stride, int64_t n) {
+    int64_t at = from - s.data[kX];
+    for (int64_t i = 0; i < n; ++i, ++label, at += stride)
+      if (*label >= 0) offsets[starts[*label + 1]++] = at;
+  });
 }
 
 int64_t bytes_needed(const Grouped* g) {
