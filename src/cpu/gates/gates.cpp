@@ -84,7 +84,7 @@ void prepare(Gates* g, const KernelTable* table, const GatesCall& call, bool bac
   g->kernel = kernel(g->compute_dtype);
   g->converting = converts ? kernel(dtype) : nullptr;
 
-  g->biases = reads_sums || backward ? saved : 0;
+  g->biases = saved;
   for (int k = 0; k < g->biases; ++k) {
     const bool is_q = kind == kGru && k == 3, is_n = kind == kGru && k == 2;
     for (int i = 0; i < 2; ++i) {

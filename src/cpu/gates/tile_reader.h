@@ -28,17 +28,12 @@ class GateTiles {
     return is_buffered ? kGatePiece : kColumns;
   }
 
-  // Rows first .. first + n, of all columns from `column` on to `end`. Rows that are done at once
-  // are done whole, so that memory is read in its order; but biases are made once for all rows.
+  // Rows first .. first + n, of all columns from `column` on to `end`.
   void run(int64_t first, int64_t n, int64_t column, int64_t end) {
-    const int64_t most = g.biases ? n : 1;
-    for (int64_t done = 0, rows; done < n; done += rows) {
-      rows = std::min(most, n - done);
-      for (int64_t at_column = column, m; at_column < end; at_column += m) {
-        m = std::min(most_columns(), end - at_column);
-        if (g.converting && m > kGateStep) m -= m % kGateStep;
-        for (int64_t k = 0; k < rows;) k += tile(first + done + k, rows - k, at_column, m);
-      }
+    for (int64_t m; column < end; column += m) {
+      m = std::min(most_columns(), end - column);
+      if (g.converting && m > kGateStep) m -= m % kGateStep;
+      for (int64_t done = 0; done < n;) done += tile(first + done, n - done, column, m);
     }
   }
 
