@@ -10,6 +10,7 @@ from conftest import assert_all_same_bits, assert_same_bits
 from recurrent import GATES, Step, backward, each_op, everywhere, forward, on, random_step
 
 import fastact as fa
+from fastact import _cpu
 
 # Shorter and longer than a vector, rows that are joined, a buffer of 256, a tile of 1024 columns;
 # more rows than a block of 2048; batches of no and of two axes.
@@ -180,7 +181,7 @@ def test_one_unit_with_gaps_between_the_gates(batch):
     assert np.isnan(wide[..., 1::2]).all()
 
 
-def test_threads_that_begin_amid_an_axis():
+def test_threads_that_begin_amid_an_axis(request):
     """Rows that are joined, as many at once as an axis of the batch has left.
 
     8009 is prime, so that no thread but the first begins where an axis does, and enough for several
@@ -188,16 +189,17 @@ def test_threads_that_begin_amid_an_axis():
     has more rows than its first one.
     A call with other biases comes before, lest a thread's stack still has the right ones.
     """
+    _cpu.set_back_off(0)  # all threads, however busy the cores are
+    request.addfinalizer(lambda: _cpu.set_back_off(1))
     rng = np.random.default_rng(0)
     gates, c = (rng.normal(size=(8009, 8, n)).astype(np.float32)[:, :5] for n in (32, 8))
     bias = rng.normal(size=32).astype(np.float32)
-    found = []
+    expected = fa.lstm_gates(gates.copy(), c.copy(), bias=bias)  # whose rows are one axis
     for threads in (1, 2, 3, 5):
         with fa.num_threads(threads):
             fa.lstm_gates(gates, c, bias=bias + 1)
-            found.append(fa.lstm_gates(gates, c, bias=bias))
-    for other in found[1:]:
-        assert_all_same_bits(other, found[0])
+            found = fa.lstm_gates(gates, c, bias=bias)
+        assert_all_same_bits(found, expected)
 
 
 def test_gradients_of_biases_are_added_up_once():

@@ -231,7 +231,7 @@ class ChunkReader {
   void finish(int k, const char* at, const char* buffer, bool accumulate) {
     if (at == buffer && s.data[k]) store(k, at, accumulate);
   }
-  // The same in operand k's own dtype.
+  // These do what target and finish do, in operand k's own dtype.
   char* stored_target(int k, char* buffer) const {
     char* const at = stored(k);
     return at ? at : buffer;

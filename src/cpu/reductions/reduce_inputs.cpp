@@ -225,7 +225,7 @@ struct ArrayInputs : BlockSource {
 // each time. Instead, each output keeps the lanes of its unfinished block, and whole segments are
 // read one after the other. Terms are added in the order of all reductions.
 //
-// Of a long row many blocks are one call, so that the memory is not left to wait for what happens
+// Many blocks of a long row are one call, so that the memory is not left to wait for what happens
 // between two of them.
 struct SegmentInputs : BlockSource {
   static constexpr int64_t kPitch = kMostEnds * kMostSegments;

@@ -73,7 +73,7 @@ void prepare(BatchNorm* norm, const KernelTable* table, const Operand (&arrays)[
   plan_operands(&s, table->convert, 3, arrays, dtypes, BatchNorm::kX, call.axis,
                 arrays[BatchNorm::kDy].data);
   norm->is_double = s.compute_dtype == kF64;
-  // Of short rows that share a chunk they are repeated.
+  // Coefficients are repeated for short rows that share a chunk.
   const int64_t pitch = !s.is_channel_outer && c < kShortRow ? c + kPiece : c;
   norm->coefficients = {reinterpret_cast<char*>(norm->partial + 2 * most * c), pitch,
                         norm->is_double};
