@@ -63,7 +63,7 @@ bool splits_rows(int64_t rows, int64_t tiles, int threads) {
 class GateBiasSums : public BlockSource {
  public:
   explicit GateBiasSums(const BiasGradients& given)
-      : gradients(given), g(given.gates), r(given.sums[0]), tiles(g) {
+      : gradients(given), g(given.gates), r(given.sums[0]), tiles(g, true) {
     for (int k = 0; k < g.biases; ++k) reads_back &= tiles.is_direct(operand_of_sum(g, k));
   }
 

@@ -65,15 +65,15 @@ struct Outputs {
       values[k] = wide[k].to(stored[k]);
     }
   }
-  // Makes 16-bit ones in `made`, whose rows have `columns` columns, before they are rounded.
-  FASTACT_HD void keep(const GateRows& rows, int first, int64_t row, int64_t column,
-                       int64_t columns) {
-    if constexpr (is_half<T>)
-#pragma GCC unroll 8
-      for (int k = 0; k < count; ++k) values[k] = rows.made[first + k] + row * columns + column;
-  }
   FASTACT_HD void finish(int k, int64_t n) {
     if constexpr (is_half<T>) chunk_from_float(values[k], stored[k], n);
+  }
+  // Leaves 16-bit ones where sums of them read them before they are rounded, if there are any.
+  FASTACT_HD void keep(const GateRows& rows, int first, int64_t at) {
+    if constexpr (is_half<T>)
+#pragma GCC unroll 8
+      for (int k = 0; k < count; ++k)
+        if (rows.made[first + k]) values[k] = rows.made[first + k] + at;
   }
 };
 
@@ -211,8 +211,8 @@ FASTACT_HD void backward_step(const GateRows& rows, int64_t row, int64_t columns
   Outputs<T, kGates> dgates(rows, kGateOut, row, column);
   Outputs<T, kAlso + 1> drecurrent(rows, kRecurrentOut, row, column);
   Outputs<T, 1> dbefore(rows, kStateOut, row, column);
-  dgates.keep(rows, kGateOut, row, column, columns);
-  if constexpr (kAlso > 0) drecurrent.keep(rows, kRecurrentOut, row, column, columns);
+  dgates.keep(rows, kGateOut, row * columns + column);
+  if constexpr (kAlso > 0) drecurrent.keep(rows, kRecurrentOut, row * columns + column);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     C saved[kSaved], d[kSaved + 1];

@@ -32,8 +32,8 @@ enum GateIndex : int {
 struct GateRows {
   char* data[kGateOperands];
   int64_t step[kGateOperands];
-  // Backward of 16 bits OUT: what the outputs were before they were rounded, for sums;
-  // [row][column].
+  // Backward of 16 bits OUT: what the outputs were before they were rounded, [row][column], if
+  // sums need it; else null.
   float* made[kGateOperands];
 };
 

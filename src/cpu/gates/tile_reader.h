@@ -18,13 +18,14 @@ inline bool is_gate_output(bool backward, int index) {
 // One thread's rows and columns.
 class GateTiles {
  public:
-  explicit GateTiles(const Gates& gates) : g(gates) {
+  // sums: 16-bit gradients are wanted as they are before they are rounded.
+  explicit GateTiles(const Gates& gates, bool sums = false) : g(gates), has_sums(sums) {
     if (g.backward && g.kind == kLstm && !g.operands[kCellGradient].data)
       memset(buffers[kCellGradient], 0, sizeof buffers[0]);
   }
 
   int64_t most_columns() const {
-    const bool is_buffered = g.converting ? g.backward : g.moves || g.lacks;
+    const bool is_buffered = g.converting ? has_sums : g.moves || g.lacks;
     return is_buffered ? kGatePiece : kColumns;
   }
 
@@ -45,7 +46,7 @@ class GateTiles {
       const int last = g.rows.count - 1;
       n = std::min(n, (g.rows.divide(row, last) + 1) * g.rows.length[last] - row);
     }
-    if (moves || (converts && g.backward))
+    if (moves || (converts && has_sums))
       n = std::min(n, std::max<int64_t>(1, kGatePiece / columns));
     make_bias(column, columns, g.is_joined ? n : 1);
     GateRows rows;
@@ -54,7 +55,7 @@ class GateTiles {
       const GateOperand& s = g.operands[index];
       rows.data[index] = converts && is_gate_output(g.backward, index) ? unwanted : buffers[index];
       rows.step[index] = moves ? columns : 0;
-      rows.made[index] = reinterpret_cast<float*>(buffers[index]);
+      rows.made[index] = has_sums ? reinterpret_cast<float*>(buffers[index]) : nullptr;
       if (!s.data) continue;
       at[index] = s.data + g.rows.offset(s.array, row) + column * s.column;
       if (converts || is_direct(index)) {
@@ -128,10 +129,12 @@ class GateTiles {
   }
 
   const Gates& g;
+  const bool has_sums;
   char* at[kStates];  // where the tile begins
   int64_t bias_column = -1, bias_columns = 0, bias_times = 0;
   alignas(64) char buffers[kStates][kGatePiece * sizeof(double)];
   alignas(64) char unwanted[kGatePiece * sizeof(double)];  // outputs of 16 bits
+  static_assert(kColumns * sizeof(uint16_t) <= sizeof unwanted, "a row of them");
   char* bias_row[kMostGates];
   alignas(64) char bias[kMostGates][kColumns * sizeof(double)];
   alignas(64) char stage[kColumns * sizeof(double)];

@@ -295,7 +295,8 @@ struct GradientPieces {
       : g(gradient),
         s(gradient.operands),
         reader(gradient.operands),
-        pair_kernel(g.reduce->weighting->pair_gradients[g.pair][!g.is_half]) {
+        pair_kernel(
+            g.reduce->weighting->pair_gradients[g.pair][g.is_half ? s.dtypes[G::kX] : int(kF64)]) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
     std::fill_n(values[G::kOfMean], kStaged, -0.0);
   }
@@ -327,7 +328,7 @@ struct GradientPieces {
   void run_pair(int64_t n) {
     const auto given = [&](G::Array k) {
       char* const buffer = reinterpret_cast<char*>(values[k]);
-      return g.is_half ? reader.load(k, buffer) : buffer;
+      return g.is_half ? reader.load_stored(k, buffer) : buffer;
     };
     double *const by_x = values[G::kSlope], *const by_t = values[G::kMean];  // which no pair has
     pair_kernel(given(G::kDy), given(G::kX), given(G::kWeights), reinterpret_cast<char*>(by_x),

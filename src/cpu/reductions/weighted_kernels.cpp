@@ -112,17 +112,23 @@ void pair_terms(double* x, const double* t, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = Of::of(x[i], t[i]);
 }
 
-template <class Of, class C>
+template <class Of, class T>
 void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char* to_x, char* to_t,
                     int64_t n) {
-  const C *dy = pointer<C>(of_dy), *x = pointer<C>(of_x), *t = pointer<C>(of_t);
-  C* __restrict dx = pointer<C>(to_x), * __restrict dt = pointer<C>(to_t);
+  using C = Compute<T>;
+  Wide<T> wide_dy, wide_x, wide_t;
+  for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
+    const auto read = [&](Wide<T>& wide, const char* from)
+                          FASTACT_INLINED { return wide.read(pointer<T>(from) + i, m); };
+    const C *dy = read(wide_dy, of_dy), *x = read(wide_x, of_x), *t = read(wide_t, of_t);
+    C* __restrict dx = pointer<C>(to_x) + i, * __restrict dt = pointer<C>(to_t) + i;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const PairSlopes<C> slopes = Of::slopes(x[i], t[i]);
-    dx[i] = gradient_of_mean(dy[i], slopes.by_x);
-    dt[i] = gradient_of_mean(dy[i], slopes.by_t);
-  }
+    for (int64_t k = 0; k < m; ++k) {
+      const PairSlopes<C> slopes = Of::slopes(x[k], t[k]);
+      dx[k] = gradient_of_mean(dy[k], slopes.by_x);
+      dt[k] = gradient_of_mean(dy[k], slopes.by_t);
+    }
+  });
 }
 
 // The gradients of an element.
@@ -160,7 +166,8 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD_STAGED(what) \
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
 #define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
-#define FASTACT_PAIR_GRADIENTS(name, Of) {pair_gradients<Of, float>, pair_gradients<Of, double>},
+#define FASTACT_PAIR_GRADIENTS(name, Of) \
+  {pair_gradients<Of, f16>, pair_gradients<Of, bf16>, nullptr, pair_gradients<Of, double>},
 #define FASTACT_GRADIENT(By) {gradient<By, false>, gradient<By, true>}
 #define FASTACT_TERM_GRADIENT(name, Term) FASTACT_GRADIENT(ByTerm<Term>),
 

@@ -62,8 +62,8 @@ struct WeightingKernels {
   // Terms of a pair (common/reductions/pairs.h; null: of the product), of x and t (n). x IN/OUT
   // becomes its term.
   void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
-  // dx, dt OUT, by dy IN (n): of float, or of double.
-  PairGradients pair_gradients[kPairs][2];
+  // dx, dt OUT in the compute type, by dy, x and t IN (n) of a dtype: not of float32.
+  PairGradients pair_gradients[kPairs][kDTypes];
   // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
   // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
   // mean and of_mean, and x where the term is x itself. Without a part of the mean's, of_mean is
