@@ -77,32 +77,45 @@ def _joined(dys: list[Any]) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("groups", [3, 400])
 @pytest.mark.parametrize("is_sorted", [False, True])
-def test_sums_as_numpys_add_at(dtype, groups, is_sorted):
+@pytest.mark.parametrize("columns", [(), (3,), (21,)])
+def test_sums_as_numpys_add_at(dtype, groups, is_sorted, columns):
     """Long enough for chunks, runs of one label, and lanes of some hundred elements."""
     r = np.random.default_rng(2)
-    x, labels = r.standard_normal(60_000).astype(dtype), r.integers(0, groups, 60_000)
+    x, labels = r.standard_normal((80_000, *columns)).astype(dtype), r.integers(0, groups, 80_000)
     labels = np.sort(labels) if is_sorted else labels
-    expected = np.zeros(groups, np.longdouble)
+    expected = np.zeros((groups, *columns), np.longdouble)
     np.add.at(expected, labels, x)
-    found = fa.sum(x, by=labels, groups=groups)
+    found = fa.sum(x, axis=0, by=labels, groups=groups)
+    with fa.num_threads(1):
+        np.testing.assert_array_equal(found, fa.sum(x, axis=0, by=labels, groups=groups))
     np.testing.assert_allclose(
-        found,
+        found.T,
         expected.astype(float),
         rtol=2e-7 if dtype is np.float32 else 1e-13,
         atol=1e-6 if dtype is np.float32 else 1e-12,
     )
 
 
+def moments_by(x: Any, labels: Any, groups: int, is_row: bool) -> Any:
+    """Of x, or of one of three columns; NaN of the others lie elsewhere."""
+    named = {"by": labels, "groups": groups, "skipna": bool(np.isnan(x).any())}
+    if not is_row:
+        return fa.moments(x, **named)
+    found = fa.moments(np.stack([x[::-1], x, -x], 1), 0, **named)
+    return fa.Moments(*(part[1] for part in (found.count, found.mean, found.m2)))
+
+
 @pytest.mark.parametrize("far", [0.0, 1e4, 1e8, 1e12])
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("groups", [1, 7, 2000])
-def test_values_far_from_0_lose_no_digits(far, is_sorted, groups):
+@pytest.mark.parametrize("is_row", [False, True], ids=["elements", "rows"])
+def test_values_far_from_0_lose_no_digits(far, is_sorted, groups, is_row):
     """m2 as if the mean were 0, however far it is, for x - far is exact; the first lies far off."""
     r = np.random.default_rng(3)
     x, labels = r.standard_normal(50_000) + far, r.integers(0, groups, 50_000)
     x[0] += 1e6
     labels = np.sort(labels) if is_sorted else labels
-    found = fa.moments(x, by=labels, groups=groups)
+    found = moments_by(x, labels, groups, is_row)
     bounds = fa.moments.bounds
     for g in range(min(groups, 20)):
         of = (x[labels == g] - far).astype(np.longdouble)
@@ -113,7 +126,8 @@ def test_values_far_from_0_lose_no_digits(far, is_sorted, groups):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_moments_beside_exact_fractions(seed):
+@pytest.mark.parametrize("is_row", [False, True], ids=["elements", "rows"])
+def test_moments_beside_exact_fractions(seed, is_row):
     """However far from 0 the mean is: in any order, sorted, and with NaN."""
     r = np.random.default_rng(seed)
     n, groups = r.integers(2, 1500), r.integers(1, 40)
@@ -123,7 +137,7 @@ def test_moments_beside_exact_fractions(seed):
         labels.sort()
     if seed % 3 == 0:
         x[r.random(n) < 0.1] = np.nan
-    found = fa.moments(x, by=labels, groups=groups, skipna=True)
+    found = moments_by(x, labels, groups, is_row)
     for g in range(groups):
         of = [Fraction(value) for value in x[labels == g].tolist() if value == value]
         mean = sum(of) / max(len(of), 1)

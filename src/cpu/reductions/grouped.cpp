@@ -9,9 +9,10 @@
 // depend on the threads. Terms are cut where there are few tiles, into chunks that have many terms
 // a group, so that merging takes little beside them.
 //
-// Where a label is one of whole rows of x, contiguous along the outputs, the rows of each group are
+// Where a label is one of a whole row of x, along the outputs, elements join the lanes of a row in
+// vectors. If such rows are long and contiguous, and results many, the rows of each group are
 // listed first, and a group is a reduction of its own by the ungrouped kernels of columns
-// (reductions/reduce.h), whose bits it has.
+// (reductions/reduce.h), whose bits it has: lanes of all groups would not fit in the caches.
 //
 // Nothing is written before every label has been compared with the number of groups: where the
 // lanes of all tasks are held, while they are filled, and else in a pass of its own over the
@@ -40,12 +41,15 @@
 namespace fastact {
 namespace {
 
-constexpr int64_t kProbes = 16;             // pairs of labels that tell of runs
-constexpr int64_t kLanesBytes = 256 << 10;  // of a task: they stay in the second-level cache
-constexpr int64_t kLeastTile = 8;           // outputs, however many groups there are
+constexpr int64_t kProbes = 16;                // pairs of labels that tell of runs
+constexpr int64_t kLanesBytes = 256 << 10;     // of a task: they stay in the second-level cache
+constexpr int64_t kRowLanesBytes = 512 << 10;  // the same, of rows: most of them are not touched
+constexpr int64_t kTouchedOfRow = 24;          // bytes of a lane that each element of a row touches
+constexpr int64_t kLeastTile = 8;              // outputs, however many groups there are
 constexpr int64_t kMostTile = 256;
 constexpr int64_t kMostGroupChunks = 16;
 constexpr int64_t kTermsOfGroup = 48;  // of a chunk: as many as make merging cheap beside them
+constexpr int64_t kRowsOfGroup = 96;   // the same, where rows join lanes
 constexpr int64_t kLeastChunk = 4096;
 constexpr int64_t kLeastRow = 16;        // outputs of one label that are worth a list of the terms
 constexpr int64_t kFewListed = 1 << 16;  // terms, however few results there are
@@ -62,6 +66,7 @@ struct GroupedTerms : LabelledArrays {  // rows: the outputs; columns: the terms
   bool is_double, skips, is_by_output;
   bool may_be_far;  // lanes may leave the range of double
   bool is_plain;    // elements and labels are contiguous, and read where they lie
+  bool has_rows;    // all outputs share their labels, so that rows of them join rows of lanes
 };
 
 // The groups, and the labels that name them.
@@ -94,8 +99,9 @@ int64_t tile_width(const Grouped& g, int64_t tile) {
   return std::min(g.tile, g.operands.rows.size - tile * g.tile);
 }
 
-// Lanes of a slot; behind them lies the one of elements that count nowhere.
+// Lanes of a slot. Behind them lies the one, or the row, of elements that count nowhere.
 int64_t lanes_of(const Grouped& g) { return g.tile * g.groups; }
+int64_t all_lanes(const Grouped& g) { return lanes_of(g) + (g.has_rows ? g.tile : 1); }
 
 char* slot(const Grouped& g, int64_t index) { return g.lanes + index * g.bytes_of_slot; }
 
@@ -117,9 +123,10 @@ struct GroupedInputs {
 
   // Terms of outputs first .. first + n onto the lanes of a slot, [group][output].
   void add(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
+    if (g.is_plain && g.has_rows) return add_plain_rows(first, n, term, end, lanes);
     if (g.is_plain) return add_plain(first, term, end, lanes);
     for_staged(first, n, term, end,
-               [&](const double* w, int64_t count) { add_staged(w, count, lanes); });
+               [&](const double* w, int64_t count) { add_staged(w, count, n, lanes); });
   }
 
   // visit(weights, how many) for pieces of these terms, whose numbers are in x, and lanes in at.
@@ -151,8 +158,21 @@ struct GroupedInputs {
         stager.read(kX, output, 1, term, n, stager.x);
         x = reinterpret_cast<const char*>(stager.x);
       }
-      if (kernel(x, labels + term * label, n, g.groups, g.skips, lanes, lanes_of(g) + 1))
+      if (kernel(x, labels + term * label, n, g.groups, g.skips, lanes, all_lanes(g)))
         note(g.has_wrong_label);
+    }
+  }
+
+  void add_plain_rows(int64_t first, int64_t n, int64_t term, int64_t end, char* lanes) {
+    for (int64_t terms; term < end; term += terms) {
+      terms = std::min(kStaged, end - term);
+      find_lanes(first, n, term, terms);
+      const int64_t* group = at;
+      for_pieces(s.columns, kX, s.data[kX] + first * s.items[kX], term, terms,
+                 [&](const char* from, int64_t step, int64_t rows) {
+                   g.kernels->add_rows[s.dtypes[kX]](from, step, group, rows, n, g.skips, lanes);
+                   group += rows;
+                 });
     }
   }
 
@@ -180,7 +200,7 @@ struct GroupedInputs {
       if (g.lane == kLaneMoments)
         results[2] =
             g.is_double ? lost_by_mean(from + i * sizeof(double), run, count, *results) : 0;
-      g.kernels->add_block(results, count, at[i], lanes, lanes_of(g) + 1);
+      g.kernels->add_block(results, count, at[i], lanes, all_lanes(g));
     }
   }
 
@@ -201,21 +221,28 @@ struct GroupedInputs {
     return s.data[kWeights] ? stager.weights : nullptr;
   }
 
-  void add_staged(const double* w, int64_t n, char* lanes) {
+  // n elements, of rows that have `width`.
+  void add_staged(const double* w, int64_t n, int64_t width, char* lanes) {
     for (int64_t i = 0; i < n && g.term == kSquare; ++i) stager.x[i] *= stager.x[i];
-    const int64_t count = lanes_of(g) + 1;
+    if (g.has_rows)
+      return g.kernels->add_rows[kF64](reinterpret_cast<const char*>(stager.x),
+                                       width * sizeof(double), at, n / width, width, g.skips,
+                                       lanes);
+    const int64_t count = all_lanes(g);
     if (w) return g.kernels->add_weighted(stager.x, w, at, n, lanes, count);
     g.kernels->add[1][1](reinterpret_cast<const char*>(stager.x), reinterpret_cast<const char*>(at),
                          n, count, g.skips, lanes, count);
   }
 
+  // at OUT: the lane of each element, or the group of each row.
   void find_lanes(int64_t first, int64_t n, int64_t term, int64_t terms) {
+    const bool is_row = n > 1 && !g.has_rows;
+    const int64_t width = g.has_rows ? 1 : g.tile;
     const auto find = g.table->find_lanes[s.dtypes[kLabels] == kI64];
-    for_tile(s, kLabels, first, n, term, terms,
+    for_tile(s, kLabels, first, g.has_rows ? 1 : n, term, terms,
              [&](const char* from, int64_t stride, int64_t done, int64_t size) {
-               const bool is_row = n > 1;
-               if (find(from, stride, size, g.all_groups, g.tile, is_row ? done % n : 0, is_row,
-                        lanes_of(g), at + done))
+               if (find(from, stride, size, g.all_groups, width, is_row ? done % n : 0, is_row,
+                        g.groups * width, at + done))
                  note(g.has_wrong_label);
              });
   }
@@ -246,7 +273,12 @@ struct GroupedInputs {
   }
 
   void read(char* slot, int64_t lane, int64_t n) {
-    g.kernels->read(slot, lanes_of(g) + 1, lane, n, values[0], errors[0], kTile);
+    g.kernels->read(slot, all_lanes(g), lane, n, values[0], errors[0], kTile);
+  }
+
+  // The lane of element i, of rows of n.
+  int64_t lane_of(int64_t i, int64_t n) const {
+    return g.has_rows ? at[i / n] * g.tile + i % n : at[i];
   }
 };
 
@@ -281,7 +313,7 @@ void store_lanes(GroupedInputs& inputs, int64_t tile, char* lanes, int64_t first
 
 // The lanes of a task before its first element.
 char* clear(const Grouped& g, char* lanes) {
-  g.kernels->clear(lanes, lanes_of(g) + 1);
+  g.kernels->clear(lanes, all_lanes(g), g.tile);
   return lanes;
 }
 
@@ -289,8 +321,8 @@ char* clear(const Grouped& g, char* lanes) {
 // the range of double; of others they are negative. Returns whether there are such lanes.
 FASTACT_RARE bool find_scales(GroupedInputs& inputs, int64_t tile, char* lanes, double* scales) {
   const Grouped& g = inputs.g;
-  const int64_t count = lanes_of(g);
-  std::fill_n(scales, count + 1, -1.0);
+  const int64_t count = lanes_of(g), width = tile_width(g, tile);
+  std::fill_n(scales, all_lanes(g), -1.0);
   for (int64_t lane = 0, n; lane < count; lane += n) {
     n = std::min(kTile, count - lane);
     inputs.read(lanes, lane, n);
@@ -301,10 +333,10 @@ FASTACT_RARE bool find_scales(GroupedInputs& inputs, int64_t tile, char* lanes, 
     return std::any_of(scales, scales + count, [](double scale) { return scale >= 0; });
   };
   if (!is_any()) return false;
-  inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
+  inputs.for_staged(tile * g.tile, width, 0, g.operands.columns.size,
                     [&](const double*, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
-                        double& peak = scales[inputs.at[i]];
+                        double& peak = scales[inputs.lane_of(i, width)];
                         const double size = std::abs(inputs.stager.x[i]);
                         if (g.skips && size != size) continue;
                         if (peak >= 0) peak = size <= kMostDouble ? std::max(peak, size) : HUGE_VAL;
@@ -321,18 +353,18 @@ FASTACT_RARE bool find_scales(GroupedInputs& inputs, int64_t tile, char* lanes, 
 // lie behind the lanes.
 FASTACT_RARE void rescale_tile(GroupedInputs& inputs, int64_t tile, char* lanes) {
   const Grouped& g = inputs.g;
-  const int64_t count = lanes_of(g);
-  double* const scales = reinterpret_cast<double*>(lanes + g.bytes_of_slot) - (count + 1);
+  const int64_t count = lanes_of(g), width = tile_width(g, tile);
+  double* const scales = reinterpret_cast<double*>(lanes + g.bytes_of_slot) - all_lanes(g);
   if (!find_scales(inputs, tile, lanes, scales)) return;
   clear(g, lanes);
-  inputs.for_staged(tile * g.tile, tile_width(g, tile), 0, g.operands.columns.size,
+  inputs.for_staged(tile * g.tile, width, 0, g.operands.columns.size,
                     [&](const double* w, int64_t n) {
                       for (int64_t i = 0; i < n; ++i) {
-                        const double scale = scales[inputs.at[i]];
+                        const double scale = scales[inputs.lane_of(i, width)];
                         inputs.stager.x[i] *= scale;
-                        if (scale < 0) inputs.at[i] = count;
+                        if (scale < 0 && !g.has_rows) inputs.at[i] = count;
                       }
-                      inputs.add_staged(w, n, lanes);
+                      inputs.add_staged(w, n, width, lanes);
                     });
   for_lanes(g, tile, 0, count, [&](const Reducer& r, int64_t lane, int64_t output, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
@@ -398,13 +430,13 @@ void listed_partition(const Grouped& g, int64_t index, int64_t partitions) {
   }
 }
 
-// Whether whole rows of contiguous outputs have one label.
-bool has_labelled_rows(const Grouped& g) {
+// Whether rows that have one label each are long, and a list of them takes no more than the
+// results.
+bool is_list_short(const Grouped& g) {
   const StridedOperands& s = g.operands;
   const OperandAxes& rows = s.rows;
   const int64_t last = rows.count - 1;
-  return last >= 0 && are_shared(rows, kLabels) && !s.data[kWeights] && !s.data[kWhere] &&
-         is_readable(s, kX) && rows.stride[kX][last] == s.items[kX] &&
+  return last >= 0 && is_readable(s, kX) && rows.stride[kX][last] == s.items[kX] &&
          rows.length[last] >= kLeastRow &&
          s.columns.size <= std::max(kFewListed, g.groups * rows.size);
 }
@@ -477,29 +509,37 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   g->term = call.term;
   g->skips = call.skips || call.term == kValid;
   g->is_double = s.dtypes[kX] == kF64 || s.dtypes[kX] == kI64;
-  g->kernels = &table.grouped->lanes[g->lane][g->is_double];
   g->all_groups = groups_of(model);
   const int64_t labels = are_shared(s.rows, kLabels) ? terms : outputs * terms;
   g->ranked = g->all_groups / kSparse >= labels ? labels : 0;
   g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
   g->met = nullptr;
   g->is_by_output = outputs == 1 || last_step(s.columns, kX) <= last_step(s.rows, kX);
+  const bool are_rows = !g->is_by_output && are_shared(s.rows, kLabels) && !call.is_weighted();
+  g->is_listed = are_rows && is_list_short(*g);
+  g->has_rows = are_rows && !g->is_listed;
+  g->kernels = &table.grouped->lanes[g->has_rows][g->lane][g->is_double];
   const int64_t of_lane = g->kernels->bytes;
-  const int64_t most = kLanesBytes / (of_lane * g->groups);
-  g->tile = g->is_by_output ? 1 : std::min(outputs, std::clamp(most, kLeastTile, kMostTile));
+  const int64_t touched = g->has_rows ? kTouchedOfRow : of_lane;
+  const int64_t bytes = g->has_rows ? kRowLanesBytes : kLanesBytes;
+  const int64_t most = std::clamp(bytes / (touched * g->groups), kLeastTile, kMostTile);
+  g->tile = g->is_by_output ? 1 : std::min(outputs, most);
+  if (g->has_rows)  // of equal width, in whole cache lines
+    g->tile = ceil_div(ceil_div(outputs, ceil_div(outputs, most)), kLaneStep) * kLaneStep;
   g->tiles = ceil_div(outputs, g->tile);
   g->chunks = 1;
+  const int64_t of_group = g->has_rows ? kRowsOfGroup : kTermsOfGroup;
   if (g->tiles < kFewTasks)
     g->chunks = power_of_two_up_to(
-        std::min({terms / (kTermsOfGroup * g->groups), terms / kLeastChunk, kMostGroupChunks}));
+        std::min({terms / (of_group * g->groups), terms / kLeastChunk, kMostGroupChunks}));
   g->chunk_terms = ceil_div(terms, g->chunks);
   g->chunks = ceil_div(terms, g->chunk_terms);
   g->holds_all = g->chunks > 1 || g->tiles == 1;
   g->slots = g->holds_all ? g->tiles * g->chunks : threads;
   g->may_be_far = may_be_far(*g, call);
-  const int64_t lanes = lanes_of(*g) + 1;
+  const int64_t lanes = all_lanes(*g), shared = (g->groups + 2) * g->kernels->shared;
   const int64_t of_scales = g->may_be_far ? lanes * int64_t(sizeof(double)) : 0;
-  g->bytes_of_slot = ceil_div(lanes * of_lane + of_scales, kCacheLine) * kCacheLine;
+  g->bytes_of_slot = ceil_div(lanes * of_lane + shared + of_scales, kCacheLine) * kCacheLine;
 
   Reducer* r = &g->reducer;
   set_accumulator(r, table.reduce, has_m2 ? kValidMoments : kValidMean,
@@ -511,9 +551,10 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   const bool has_one_axis = s.columns.count == 1 && is_readable(s, kX) &&
                             s.columns.stride[kX][0] == s.items[kX] &&
                             s.columns.stride[kLabels][0] == s.items[kLabels];
-  g->is_plain = g->is_by_output && has_one_axis && is_aligned(s, kLabels) && call.term != kSquare &&
-                !call.is_weighted();
-  g->is_listed = !g->is_by_output && has_labelled_rows(*g);
+  const bool has_dense_rows =
+      g->has_rows && s.rows.count == 1 && is_readable(s, kX) && s.rows.stride[kX][0] == s.items[kX];
+  g->is_plain = (g->is_by_output ? has_one_axis && is_aligned(s, kLabels) : has_dense_rows) &&
+                call.term != kSquare && !call.is_weighted();
   if (g->is_listed) plan_listed(g, call);
 }
 
@@ -599,13 +640,14 @@ void grouped_partition(const Grouped* g, int64_t index, int64_t partitions) {
 }
 
 void store_groups_partition(const Grouped* g, int64_t index, int64_t partitions) {
-  const int64_t count = lanes_of(*g);
-  const int64_t first = count * index / partitions, n = count * (index + 1) / partitions - first;
+  const int64_t count = lanes_of(*g), steps = ceil_div(count, kLaneStep);
+  const int64_t first = steps * index / partitions * kLaneStep;
+  const int64_t n = std::min(steps * (index + 1) / partitions * kLaneStep, count) - first;
   with_frame<GroupedInputs>(*g, [&](GroupedInputs& inputs) {
     for (int64_t tile = 0; tile < g->tiles; ++tile) {
       char* const all = slot(*g, tile * g->chunks);
       for (int64_t chunk = 1; chunk < g->chunks; ++chunk)
-        g->kernels->merge(slot(*g, tile * g->chunks + chunk), all, count + 1, first, n);
+        g->kernels->merge(slot(*g, tile * g->chunks + chunk), all, all_lanes(*g), first, n);
       store_lanes(inputs, tile, all, first, n);
     }
   });

@@ -4,6 +4,8 @@
 #include <type_traits>
 
 #include "common/reductions/moments.h"
+#include "cpu/simd/accumulators.h"
+#include "cpu/simd/vector.h"
 
 FASTACT_BEGIN_NAMESPACE
 namespace {
@@ -310,7 +312,7 @@ void add_block(const double* block, double n, int64_t at, char* memory, int64_t 
 }
 
 template <class Of>
-void clear(char* memory, int64_t count) {
+void clear(char* memory, int64_t count, int64_t) {
   memset(memory, 0, count * Of::kBytes);
   if constexpr (std::is_same_v<Of, Sums>)
     for (int64_t i = 0; i < count; ++i) Of(memory, count).open[i] = {0, kNoElements};
@@ -352,6 +354,225 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
   }
 }
 
+// The lanes of rows: `tile` of a group, each number of theirs side by side, behind what they share.
+// Those of the groups follow each other behind the tile's width.
+struct RowLanes {
+  static constexpr int64_t kShared = kLaneStep;  // numbers: as many as keep lanes aligned
+  int64_t tile;
+  double* first;
+
+  explicit RowLanes(char* memory)
+      : tile(*reinterpret_cast<int64_t*>(memory)),
+        first(reinterpret_cast<double*>(memory) + kShared) {}
+};
+
+// One group's. rows: of the open batch, of `size`; sums have but one batch.
+template <int numbers>
+struct LaneRow {
+  double& rows;
+  double& size;
+  double* at[numbers];
+
+  LaneRow(const RowLanes& lanes, int64_t group, int64_t column)
+      : LaneRow(lanes.first + group * (RowLanes::kShared + numbers * lanes.tile), lanes.tile,
+                column) {}
+  LaneRow(double* shared, int64_t tile, int64_t column) : rows(shared[0]), size(shared[1]) {
+    for (int k = 0; k < numbers; ++k) at[k] = shared + RowLanes::kShared + k * tile + column;
+  }
+};
+
+// visit(column, vector) for the n elements of a row, in whole vectors: the last one ends with
+// zeros.
+template <class T, class Visit>
+FASTACT_HD void for_vectors(const T* x, int64_t n, Visit visit) {
+  int64_t i = 0;
+  for (; i + kVector <= n; i += kVector) visit(i, load(x + i));
+  if (i < n) visit(i, load_some(x + i, n - i, Vector{}));
+}
+
+// missing: rows whose element was skipped.
+struct RowSums {
+  enum { kSum, kLow, kMissing, kNumbers };
+  using Row = LaneRow<kNumbers>;
+
+  template <bool skips, class T>
+  static FASTACT_HD void add(const T* x, int64_t n, const Row& row) {
+    row.rows += 1;
+    for_vectors(x, n, [&](int64_t i, Vector value) FASTACT_INLINED {
+      const Vector one = Vector{} + 1.0;
+      if (skips) {
+        const auto is_there = value == value;
+        store(load(row.at[kMissing] + i) + (is_there ? Vector{} : one), row.at[kMissing] + i);
+        value = is_there ? value : Vector{};
+      }
+      const Vector sum = load(row.at[kSum] + i), low = load(row.at[kLow] + i);
+      const Vector all = sum + value, part = all - sum;
+      store(all, row.at[kSum] + i);
+      store(low + ((sum - (all - part)) + (value - part)), row.at[kLow] + i);
+    });
+  }
+  static void merge(const Row& from, const Row& to, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      double& sum = to.at[kSum][i];
+      sum = add_exactly(sum, from.at[kSum][i], &to.at[kLow][i]);
+      to.at[kLow][i] += from.at[kLow][i];
+      to.at[kMissing][i] -= from.rows - from.at[kMissing][i];
+    }
+  }
+  static void close_batch(const Row&, int64_t) {}
+  static void read(const Row& row, int64_t n, double* values, double* errors, int64_t pitch) {
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = row.at[kSum][i], values[pitch + i] = row.rows - row.at[kMissing][i];
+      errors[i] = is_finite(values[i]) ? row.at[kLow][i] : 0.0, errors[pitch + i] = 0;
+    }
+  }
+};
+
+template <bool is_double>
+struct RowMoments {
+  enum { kShift, kSum, kSquares, kMissing, kMean, kM2, kCount, kMeanLow, kM2Low, kNumbers };
+  using Row = LaneRow<kNumbers>;
+
+  template <bool skips, class T>
+  static FASTACT_HD void add(const T* x, int64_t n, const Row& row) {
+    if (row.rows == row.size) begin_batch(x, n, row);
+    row.rows += 1;
+    for_vectors(x, n, [&](int64_t i, Vector value) FASTACT_INLINED {
+      const Vector none = {}, one = none + 1.0;
+      Vector shift = load(row.at[kShift] + i), d = value - shift;
+      if (skips) {
+        const auto is_there = value == value;
+        const Vector first = value - value == none ? value : is_there ? none : value;
+        shift = shift == shift ? shift : first;
+        d = is_there ? value - shift : none;
+        store(shift, row.at[kShift] + i);
+        store(load(row.at[kMissing] + i) + (is_there ? none : one), row.at[kMissing] + i);
+      }
+      store(load(row.at[kSum] + i) + d, row.at[kSum] + i);
+      store(madd(d, d, load(row.at[kSquares] + i)), row.at[kSquares] + i);
+    });
+  }
+
+  // Ends a batch, and begins one with a row.
+  template <class T>
+  static __attribute__((noinline)) void begin_batch(const T* x, int64_t n, const Row& row) {
+    close_batch(row, n);
+    double least = kDoubleBatch;
+    for (int64_t i = 0; i < n; ++i) least = row.at[kCount][i] < least ? row.at[kCount][i] : least;
+    const bool has_mean = is_double && least >= kFirstBatch;
+    row.rows = 0;
+    row.size = has_mean ? least : is_double ? kFirstBatch : kNarrowBatch;
+    for (int64_t i = 0; i < n; ++i) {
+      row.at[kMissing][i] = 0;
+      const double value = has_mean ? row.at[kMean][i] : to_double(x[i]);
+      row.at[kShift][i] = is_finite(value) || value != value ? value : 0.0;
+    }
+  }
+
+  // Each column i takes in found(i), of count(i) elements. Columns go by whole cache lines.
+  template <class Found, class Count>
+  static FASTACT_HD void join(const Row& row, int64_t n, Found found, Count count) {
+    double *const mean = row.at[kMean], *const m2 = row.at[kM2], *const all = row.at[kCount],
+                  *const mean_low = row.at[kMeanLow], *const m2_low = row.at[kM2Low];
+    const auto join_one = [=](int64_t i) FASTACT_INLINED {
+      const Moments held = {mean[i], m2[i], mean_low[i], m2_low[i]};
+      const Moments both = merge_counted(found(i), count(i), held, all[i]);
+      mean[i] = both.mean, m2[i] = both.m2, mean_low[i] = both.mean_low, m2_low[i] = both.m2_low;
+      all[i] += count(i);
+    };
+    for (int64_t first = 0; first < n; first += kLaneStep)
+#pragma omp simd
+      for (int64_t i = first; i < first + kLaneStep; ++i) join_one(i);
+  }
+
+  static FASTACT_HD Moments moments_of(double shift, double sum, double squares, double count) {
+    Moments of = {};
+    moments_of_average(shift, sum / count, sum, squares, &of.mean, &of.m2);
+    add_exactly(shift, sum / count, &of.mean_low);
+    return of;
+  }
+  // A batch that was ended adds nothing again.
+  static void close_batch(const Row& row, int64_t n) {
+    const double *const shift = row.at[kShift], rows = row.rows;
+    double *const sum = row.at[kSum], *const squares = row.at[kSquares],
+                  *const missing = row.at[kMissing];
+    const auto count = [=](int64_t i) FASTACT_INLINED { return rows - missing[i]; };
+    const auto found = [=](int64_t i) FASTACT_INLINED {
+      return moments_of(shift[i], sum[i], squares[i], count(i));
+    };
+    join(row, n, found, count);
+    for (int64_t i = 0; i < n; ++i) sum[i] = squares[i] = 0, missing[i] = rows;
+  }
+  static void merge(const Row& from, const Row& to, int64_t n) {
+    close_batch(from, n), close_batch(to, n);
+    const double *const mean = from.at[kMean], *const m2 = from.at[kM2],
+                        *const count = from.at[kCount], *const mean_low = from.at[kMeanLow],
+                        *const m2_low = from.at[kM2Low];
+    const auto found = [=](int64_t i) FASTACT_INLINED {
+      return Moments{mean[i], m2[i], mean_low[i], m2_low[i]};
+    };
+    join(to, n, found, [=](int64_t i) FASTACT_INLINED { return count[i]; });
+  }
+  static void read(const Row& row, int64_t n, double* values, double* errors, int64_t pitch) {
+    for (int set = 0; set < 3; ++set)
+      for (int64_t i = 0; i < n; ++i) {
+        const double value = values[set * pitch + i] = row.at[kMean + set][i];
+        const bool is_exact = set == 2 || !is_finite(value);
+        errors[set * pitch + i] = is_exact ? 0.0 : row.at[kMeanLow + set][i];
+      }
+  }
+};
+
+template <class Of>
+void clear_rows(char* memory, int64_t count, int64_t tile) {
+  const int64_t bytes = (RowLanes::kShared + tile * Of::kNumbers) * sizeof(double);
+  memset(memory, 0, RowLanes::kShared * sizeof(double) + count / tile * bytes);
+  *reinterpret_cast<int64_t*>(memory) = tile;
+}
+
+template <class Of, bool skips, class T>
+void add_rows(const char* x, int64_t step, const int64_t* at, int64_t terms, int64_t n,
+              const RowLanes& lanes) {
+  for (int64_t i = 0; i < terms; ++i)
+    Of::template add<skips>(pointer<T>(x + i * step), n, typename Of::Row(lanes, at[i], 0));
+}
+template <class Of, class T>
+void add_rows(const char* x, int64_t step, const int64_t* at, int64_t terms, int64_t n, bool skips,
+              char* memory) {
+  const RowLanes lanes(memory);
+  skips ? add_rows<Of, true, T>(x, step, at, terms, n, lanes)
+        : add_rows<Of, false, T>(x, step, at, terms, n, lanes);
+}
+
+// visit(group, column, lanes, lanes before these) for the rows of lanes first .. first + n.
+template <class Visit>
+FASTACT_HD void for_rows(int64_t tile, int64_t first, int64_t n, Visit visit) {
+  for (int64_t done = 0, m; done < n; done += m) {
+    const int64_t column = (first + done) % tile;
+    m = tile - column < n - done ? tile - column : n - done;
+    visit((first + done) / tile, column, m, done);
+  }
+}
+
+template <class Of>
+void merge_rows(char* from, char* to, int64_t, int64_t first, int64_t n) {
+  const RowLanes added(from), lanes(to);
+  for_rows(lanes.tile, first, n, [&](int64_t group, int64_t column, int64_t m, int64_t) {
+    Of::merge({added, group, column}, {lanes, group, column}, m);
+  });
+}
+
+template <class Of>
+void read_rows(char* memory, int64_t, int64_t first, int64_t n, double* values, double* errors,
+               int64_t pitch) {
+  const RowLanes lanes(memory);
+  for_rows(lanes.tile, first, n, [&](int64_t group, int64_t column, int64_t m, int64_t done) {
+    const int64_t before = column % kLaneStep;
+    Of::close_batch({lanes, group, column - before}, before + m);
+    Of::read({lanes, group, column}, m, values + done, errors + done, pitch);
+  });
+}
+
 }  // namespace
 
 // Elements have lanes of the type Of, those with weights of Exact; T is the type of what lies in
@@ -360,19 +581,34 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
   {add<Of, is_double, T, int32_t>, add<Of, is_double, T, int64_t>}
 #define FASTACT_LANES(Of, Exact, All, sets, T, is_double)               \
   {All::kBytes,                                                         \
+   0,                                                                   \
    clear<All>,                                                          \
    {FASTACT_ADD(Of, T, is_double), FASTACT_ADD(Of, double, is_double)}, \
+   {},                                                                  \
    add_weighted<Exact, is_double>,                                      \
    add_block<All>,                                                      \
    merge<All>,                                                          \
    read<All, sets>}
 
+#define FASTACT_ROW_LANES(Of)                                                          \
+  {Of::kNumbers * sizeof(double),                                                      \
+   RowLanes::kShared * sizeof(double),                                                 \
+   clear_rows<Of>,                                                                     \
+   {},                                                                                 \
+   {add_rows<Of, f16>, add_rows<Of, bf16>, add_rows<Of, float>, add_rows<Of, double>}, \
+   nullptr,                                                                            \
+   nullptr,                                                                            \
+   merge_rows<Of>,                                                                     \
+   read_rows<Of>}
+
 extern const GroupedKernels grouped_kernels;
 const GroupedKernels grouped_kernels = {
-    {{FASTACT_LANES(Sums, ExactSums, Sums, 2, float, false),
-      FASTACT_LANES(ExactSums, ExactSums, Sums, 2, double, true)},
-     {FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, float, false),
-      FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, double, true)}},
+    {{{FASTACT_LANES(Sums, ExactSums, Sums, 2, float, false),
+       FASTACT_LANES(ExactSums, ExactSums, Sums, 2, double, true)},
+      {FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, float, false),
+       FASTACT_LANES(ManyMoments, ManyMoments, ManyMoments, 3, double, true)}},
+     {{FASTACT_ROW_LANES(RowSums), FASTACT_ROW_LANES(RowSums)},
+      {FASTACT_ROW_LANES(RowMoments<false>), FASTACT_ROW_LANES(RowMoments<true>)}}},
     choose,
     {find_lanes<int32_t>, find_lanes<int64_t>},
 };

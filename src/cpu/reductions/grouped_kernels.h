@@ -33,20 +33,30 @@
 // with |mean| / std.
 //
 // A run of elements of one lane is a block of the ungrouped reduction.
+//
+// Rows. Where a label is one of a whole row of outputs, their lanes lie side by side, and a row is
+// added to them in vectors. Sums of any dtype are compensated. A batch of moments has the same rows
+// in all columns. Of narrower data than double it has 256, about the first element. Of double the
+// first has 8, about the first element; the others have as many as a column has elements before,
+// 64 at most, about the mean of these: 388 u < 2^-44 of what the batch adds.
 #pragma once
 
 #include <cstdint>
 
+#include "common/core/operand.h"
+
 namespace fastact {
+
+constexpr int64_t kLaneStep = 8;  // lanes that are merged together, a cache line of numbers
 
 enum LaneKind : int { kLaneSum, kLaneMoments, kLaneKinds };
 
 // The kernels of lanes of one kind. lanes: `memory` of `count` of them.
 struct LaneKernels {
-  int64_t bytes;  // of a lane
+  int64_t bytes, shared;  // of a lane; of the lanes of a row together
 
-  // Lanes OUT, before their first element.
-  void (*clear)(char* memory, int64_t count);
+  // Lanes OUT, before their first element. tile: as many of them are a row.
+  void (*clear)(char* memory, int64_t count, int64_t tile);
 
   // n elements, contiguous as their labels are, onto the lanes of their groups; those that count
   // nowhere, such as NaN (skips), go to the last of the lanes. Returns whether a label is not from
@@ -54,6 +64,11 @@ struct LaneKernels {
   using Add = bool (*)(const char* x, const char* labels, int64_t n, int64_t groups, bool skips,
                        char* memory, int64_t count);
   Add add[2][2];
+
+  // Rows of n elements of a dtype, `step` bytes apart, onto the lanes of their groups at[i], of
+  // which the last one counts nowhere. NaN are skipped (skips).
+  void (*add_rows[kDTypes])(const char* x, int64_t step, const int64_t* at, int64_t terms,
+                            int64_t n, bool skips, char* memory);
 
   // Elements x IN (n), which count as often as their weights say, onto the lanes at[i].
   void (*add_weighted)(const double* x, const double* weights, const int64_t* at, int64_t n,
@@ -63,6 +78,7 @@ struct LaneKernels {
   void (*add_block)(const double* block, double n, int64_t at, char* memory, int64_t count);
 
   // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`, whose batches it ends.
+  // first: a multiple of kLaneStep, and so is n but at the end.
   void (*merge)(char* from, char* to, int64_t count, int64_t first, int64_t n);
 
   // values, errors OUT [sets][pitch]: the results of lanes first .. first + n, whose batches it
@@ -72,7 +88,8 @@ struct LaneKernels {
 };
 
 struct GroupedKernels {
-  LaneKernels lanes[kLaneKinds][2];  // [1]: of data that have more digits than float
+  // Of elements and, [1], of rows. [..][1]: of data that have more digits than float.
+  LaneKernels lanes[2][kLaneKinds][2];
 
   // at IN/OUT (n) becomes `none` where an element has the weight 0, or is NaN (skips).
   void (*choose)(const double* x, const double* weights, bool skips, int64_t n, int64_t none,
