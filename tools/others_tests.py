@@ -78,7 +78,7 @@ _OF_NUMPY: dict[str, str] = {
     "float64, got float128": "there are no kernels of long double",
     "LongDoubleDType": "there are no kernels of long double",
     "float64, got object": "objects are refused, in words",
-    "unknown keyword 'mean'": "no mean= that was computed before: there is one pass",
+    "unexpected keyword argument 'mean'": "no mean= that was computed before: there is one pass",
     "must be a plain array": "subclasses, which mean something by their memory, are refused",
     "test_signature_match": "fastact's signatures: keyword-only where torch lacks them",
     "int64') = np.": "sums of integers are of float64",

@@ -17,6 +17,7 @@ from .runtime import openmp as openmp  # the first import of _cpu
 
 # isort: split
 
+from . import frames as frames  # which serves columns of tables from now on
 from . import masked as masked  # which serves masked arrays from now on
 from . import waiting as waiting  # which imports bridges when objects of theirs arrive
 from ._version import __version__ as __version__

@@ -18,9 +18,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Unpack
 
-import dask.array as da
 import numpy as np
-from dask import config
+
+from .waiting import installed
+
+with installed("dask.array", "dask"):
+    import dask.array as da
+    from dask import config
 
 from .interop import foreign, validate
 from .masked import quietly
@@ -29,7 +33,7 @@ from .ops.engine import axes as _axes
 from .ops.engine.entry import with_parameters
 from .ops.engine.fused import activation_op
 from .ops.engine.op import arrays_of, ops
-from .ops.engine.weighting import SAVED, check_mask, placed, places_of
+from .ops.engine.weighting import SAVED, check_mask, placed, places_of, untold
 from .ops.moments import Moments, of_enough
 from .ops.norms import NormOp
 from .ops.types import ActivationLike, Axes
@@ -139,6 +143,8 @@ def _is_sum(op: Any) -> bool:
 def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     """The op's results: sums from the chunks' totals in float64, others from merged moments."""
     x, over = options.x, _axes.axes(f"fastact.{op.name}", options.axis, options.x.ndim)
+    if given.get("by") is not None and given.get("groups") is None:
+        raise untold(f"fastact.{op.name}")
     operands, sample = _operands(op, x, options, given)
     finished = partial(_finished, over=over, keepdims=options.keepdims)
     if _is_sum(op):
@@ -149,7 +155,8 @@ def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     taken = ops["moments"].entry_points["call"].defaults.keys() - {"axis", "keepdims"}
     told = {n: v for n, v in given.items() if n in taken} | ({"skipna": True} if op.skips else {})
     merged = _merged_moments(x, over, told, operands)
-    function = partial(_of_moments, correction=given.get("correction", 0), skips=op.skips)
+    skips = bool(told.get("skipna"))
+    function = partial(_of_moments, correction=given.get("correction", 0), skips=skips)
 
     def of_merged(name: str, dtype: Any) -> Any:
         return finished(merged, partial(function, name=name, to=dtype), dtype, name=name)
@@ -159,7 +166,7 @@ def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
     if "m2" not in op.results:
         return tuple(results) if len(results) > 1 else results[0]
     count: Any = math.prod(x.shape[axis] for axis in over)
-    if told.get("skipna") or operands:
+    if skips or operands:
         count = of_merged("count", np.float64)
     return Moments.of_checked(count, *results)
 

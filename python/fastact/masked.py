@@ -44,6 +44,7 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if isinstance(result, Moments):
         return result
     skips_nan = getattr(op, "skips", False) and getattr(op, "term", None) is None
+    skips_nan |= named.get("skipna", False)
     weights, by = named.get("weights"), named.get("by")
     if skips_nan or weights is not None or by is not None:
         left = _count(x.data, options, weights, counts, skips_nan)

@@ -11,12 +11,16 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
-from sklearn import preprocessing
-from sklearn.base import _fit_context, is_classifier
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
+
+from .waiting import installed
+
+with installed("scikit-learn", "sklearn"):
+    from scipy.sparse import issparse
+    from sklearn import preprocessing
+    from sklearn.base import _fit_context, is_classifier
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+    from sklearn.utils.extmath import safe_sparse_dot
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .interop import foreign
 from .ops.engine.op import ops

@@ -9,12 +9,10 @@ Arguments mean what they mean in thinc. Where they make a function another one (
 so low that float32 would show it), thinc's own function computes it.
 """
 
-try:
+from .waiting import installed
+
+with installed("thinc", "thinc"):
     import thinc as _thinc  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f"fastact.thinc: thinc can't be imported ({error}); use pip install 'fastact[thinc]'"
-    ) from error
 
 from collections.abc import Callable
 from typing import Any

@@ -3,11 +3,24 @@
 Ops ask for them by name (`interop/handlers.py`), so that nothing that an op imports imports ops.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 from .interop import handlers
+
+
+@contextmanager
+def installed(library: str, module: str, packages: str = "") -> Iterator[None]:
+    """Let a module that can't import its library say what to install: an extra, or packages."""
+    try:
+        yield
+    except ImportError as error:
+        came = f"fastact.{module}: {library} can't be imported ({error}); use pip install "
+        raise ImportError(came + (packages or f"'fastact[{module}]'")) from error
+
 
 _MODULES = {
     "torch": "torch.bridge",

@@ -7,7 +7,7 @@ that is one statistic over axes, under its name, with the op's own options by ke
 
     import fastact.xarray as fx
 
-    fx.var(temperature, "time", correction=1)
+    fx.var(temperature, "time", ddof=1)
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from inspect import signature
 from typing import Any, TypeAlias
 
 import numpy as np
-import xarray as xr
+
+from .waiting import installed
+
+with installed("xarray", "xarray"):
+    import xarray as xr
 
 from .interop import foreign, validate
 from .masked import quietly
+from .ops.engine.entry import one_correction
 from .ops.engine.op import ops
-from .ops.moments import of_enough
 
 __all__ = [
     *("GroupBy", "Weighted", "groupby", "mean", "mean_var", "std", "sum", "sum_squares", "var"),
@@ -73,19 +77,21 @@ def var(
     dim: Dims = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     skipna: bool | None = None,
     keep_attrs: bool | None = None,
 ) -> Any:
     """The variance over dimensions; as `mean` takes them.
 
-    correction : the number that the count of elements loses, as xarray's `ddof`.
+    correction : the number that the count of elements loses; `ddof` is xarray's name of it.
 
     Examples
     --------
     >>> import numpy as np, xarray as xr, fastact.xarray as fx
-    >>> fx.var(xr.DataArray(np.array([1.0, 3.0, np.nan])), correction=1).item()
+    >>> fx.var(xr.DataArray(np.array([1.0, 3.0, np.nan])), ddof=1).item()
     2.0
     """
+    correction = one_correction("fastact.xarray.var", correction, ddof)
     return _reduced("var", obj, dim, skipna, keep_attrs, correction=correction)
 
 
@@ -94,6 +100,7 @@ def std(
     dim: Dims = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     skipna: bool | None = None,
     keep_attrs: bool | None = None,
 ) -> Any:
@@ -105,6 +112,7 @@ def std(
     >>> fx.std(xr.DataArray(np.array([1.0, 3.0]))).item()
     1.0
     """
+    correction = one_correction("fastact.xarray.std", correction, ddof)
     return _reduced("std", obj, dim, skipna, keep_attrs, correction=correction)
 
 
@@ -113,6 +121,7 @@ def mean_var(
     dim: Dims = None,
     *,
     correction: float = 0,
+    ddof: float | None = None,
     skipna: bool | None = None,
     keep_attrs: bool | None = None,
 ) -> tuple[Any, Any]:
@@ -125,6 +134,7 @@ def mean_var(
     [2.0, 1.0]
     """
     options: Any = {"skipna": skipna, "keep_attrs": keep_attrs}
+    correction = one_correction("fastact.xarray.mean_var", correction, ddof)
     if isinstance(obj, xr.Dataset):
         return mean(obj, dim, **options), var(obj, dim, correction=correction, **options)
     both: tuple[Any, Any] = _reduced("mean_var", obj, dim, correction=correction, **options)
@@ -196,6 +206,10 @@ class Weighted:
         "sum_of_squares",
         "The sum of each squared distance from the weighted mean times its weight.",
     )
+
+    def groupby(self, group: Any = None, **groupers: Any) -> GroupBy:
+        """The mean, var and std of groups, as `groupby` takes them; negative weights make NaN."""
+        return GroupBy(self.obj, group, groupers, self)
 
     def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
         """xarray's own sum of the weights of elements that are not NaN; NaN where that is 0."""
@@ -318,14 +332,16 @@ def weighted(obj: Any, weights: Any) -> Weighted:
 class GroupBy:
     """Statistics of groups: what `groupby` returns.
 
-    dim : the dimensions to reduce, among them one at least along which groups differ; by default
-    those. Of labels of several dimensions some may stay. skipna : leave NaN out; None: the same.
+    dim : the dimensions to reduce; by default those along which groups differ. Of labels of several
+    dimensions some may stay; where all do, the members of a group are not put together, as in
+    xarray's own. skipna : leave NaN out; None: the same.
     """
 
-    def __init__(self, obj: Any, group: Any, groupers: dict[str, Any]) -> None:
+    def __init__(self, obj: Any, group: Any, groupers: Any, weighted: Any = None) -> None:
         _check_object("fastact.xarray.groupby", obj, (xr.DataArray, xr.Dataset))
         own = obj.groupby(group, **groupers)
         self.obj, self._labels, self._groupers = obj, own.encoded.codes.variable, own.groupers
+        self._weighted = weighted
 
     mean = _statistic("mean", "The mean of each group; NaN where it has no elements.")
     var = _statistic("var", "The variance of each group; correction : as xarray's `ddof`.", var)
@@ -333,6 +349,11 @@ class GroupBy:
     sum = _statistic(
         "sum", "The sum of each group; NaN where it has no members, as in xarray's own."
     )
+    sum_squares = _statistic("sum_squares", "The sum of the squares of each group; as `sum`.")
+
+    def count(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
+        """The number of elements of each group that are not NaN."""
+        return self._reduced("count", dim, True, keep_attrs)
 
     def _reduced(
         self,
@@ -342,37 +363,41 @@ class GroupBy:
         keep_attrs: bool | None = None,
         **options: Any,
     ) -> Any:
-        where = f"fastact.xarray.groupby.{name}"
+        where, weighted = f"fastact.xarray.groupby.{name}", self._weighted
+        if weighted is not None and name not in ("mean", "var", "std"):
+            raise TypeError(f"{where}: groups of weighted elements have mean, var and std alone")
         op = _op(name, _skips(where, skipna))
         own = self._labels.dims
         over = own if dim is None else _over(where, dim, (*dict.fromkeys((*self.obj.dims, *own)),))
-        if not set(over) & set(own):
-            raise ValueError(
-                f"{where}: dim must have one of the groups' dimensions "
-                f"{', '.join(map(repr, own))}, got {foreign.describe(dim)}"
-            )
         if keep_attrs is None:  # as xarray's own
             keep_attrs = xr.get_options()["keep_attrs"] is not False
+        if not set(over) & set(own):
+            if weighted is None:
+                return _reduced(name, self.obj, over, skipna, keep_attrs, **options)
+            return weighted._reduced(name, over, skipna, keep_attrs, **options)
         reduce = partial(self._of_variable, partial(op, **options), over)
         found = _by_variable(where, self.obj, reduce, keep_attrs)
         return found.assign_coords(self._coords())
 
     def _of_variable(self, op: Callable[..., Any], over: tuple[Hashable, ...], x: Any) -> Any:
         """One variable by groups, whose dimensions take the place of those that they are along."""
-        labels = self._labels
-        if x.name != _ARRAY and not set(labels.dims) & set(x.dims):
+        labels, weights = self._labels, []
+        if self._weighted is not None:
+            x, by = xr.align(x, self._weighted.weights, join="exact", copy=False)
+            x, weights = _repeated(x, by, by.dims), [by]
+        elif x.name != _ARRAY and not set(labels.dims) & set(x.dims):
             return _reduced_variable(partial(quietly, op), over, False, x)
-        if x.chunks is None and labels.chunks is not None:
+        if x.chunks is None and any(one.chunks is not None for one in (labels, *weights)):
             x = x.chunk()
         x = _repeated(x, labels, labels.dims)
         own = tuple(one for one in over if one in x.dims)
         labels = labels.set_dims({**dict.fromkeys(own, 1), **labels.sizes})
+        weights = [_repeated(by, x, own) for by in weights]
         groups = {one.name: len(one) for one in self._groupers}
         found = xr.apply_ufunc(
             partial(_of_groups, op, tuple(groups.values())),
-            x,
-            labels,
-            input_core_dims=[own, own],
+            *(x, labels, *weights),
+            input_core_dims=[own] * (2 + len(weights)),
             output_core_dims=[tuple(groups)],
             exclude_dims=set(own),  # a result may have one of them, of another length
             dask="allowed",
@@ -400,13 +425,14 @@ def _of_groups(
     groups: tuple[int, ...],
     x: Any,
     labels: Any,
+    *weights: Any,
     axis: tuple[int, ...],
 ) -> Any:
     """An op by groups, whose members are counted, for a sum of none is no number here."""
     by = {"axis": axis, "by": labels, "groups": math.prod(groups)}
-    y = quietly(op, x, **by)
+    y = _of_weights(op, x, *weights, **by) if weights else quietly(op, x, **by)
     members = ops["sum"](labels >= 0, **by)
-    y = np.where(members > 0, y, y.dtype.type(math.nan))
+    y = np.where(members > 0, y, 0 if y.dtype.kind == "i" else y.dtype.type(math.nan))
     return y.reshape(*y.shape[:-1], *groups)
 
 
@@ -429,6 +455,9 @@ def groupby(obj: Any, group: Any = None, **groupers: Any) -> GroupBy:
     >>> x = xr.DataArray(np.array([1.0, 2.0, 5.0]), {"month": ("time", [1, 2, 1])}, ["time"])
     >>> fx.groupby(x, "month").mean().sel(month=1).item()
     3.0
+    >>> weights = xr.DataArray(np.array([1.0, 1.0, 3.0]), dims="time")
+    >>> fx.weighted(x, weights).groupby("month").mean().sel(month=1).item()
+    4.0
     """
     return GroupBy(obj, group, groupers)
 
@@ -450,18 +479,13 @@ def __getattr__(name: str) -> Any:
 
 def _op(name: str, skips: bool) -> Any:
     """The op of this name, or a function in its place that leaves NaN out."""
+    if name == "count":
+        return lambda x, **options: ops["sum"](x == x, **options).astype(np.int64)
     if skips and name == "mean_var":
-        return _mean_and_var_without_nan
+        return partial(ops[name], skipna=True)
     if skips and name == "sum_squares":
-        return lambda x, axis: ops[name](x, axis, where=x == x)
+        return lambda x, axis, **by: ops[name](x, axis, where=x == x, **by)
     return ops[f"nan{name}" if skips else name]
-
-
-def _mean_and_var_without_nan(x: Any, axis: tuple[int, ...], correction: float) -> Any:
-    m, dtype = ops["moments"](x, axis, skipna=True), _dtype(x)
-    with np.errstate(all="ignore"):
-        var = of_enough(m, m.var(correction), correction)
-        return m.mean.astype(dtype), var.astype(dtype)
 
 
 def _skips(where: str, skipna: bool | None) -> bool:
@@ -485,7 +509,7 @@ def _reduced(
     if isinstance(obj, xr.Dataset):
         of_variable = partial(_reduced_variable, reduce, over, keep_attrs)
         return _by_variable(where, obj, of_variable, keep_attrs)
-    return _applied(reduce, [obj], over, keep_attrs, len(ops[name].results))
+    return _applied(reduce, [obj], over, keep_attrs, 1 + (name == "mean_var"))
 
 
 def _over(

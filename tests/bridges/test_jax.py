@@ -270,7 +270,7 @@ def test_errors_are_the_ops():
         (TypeError, r"mish: x must have dtype .* int32", lambda: fj.mish(x.astype("int32"))),
         (TypeError, r"fastact\.mish: x must have dtype .* complex", lambda: fj.mish(x + 1j)),
         (ValueError, r"weight must have shape \(4,\)", lambda: fj.layer_norm(x, row[:3])),
-        (TypeError, "unknown keyword 'epsilon'", lambda: fj.layer_norm(x, epsilon=1)),
+        (TypeError, "unexpected keyword argument 'epsilon'", lambda: fj.layer_norm(x, epsilon=1)),
         (TypeError, "eps must be a real number", lambda: fj.layer_norm(x, eps=row[0])),
         (ValueError, "activation must be", lambda: fj.bias_act(x, row, "mush")),
         (TypeError, r"jax\.mish: out must not be given", lambda: fj.mish(x, out=x)),
@@ -356,16 +356,18 @@ def test_programs_are_kept_for_other_processes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("library", "found", "module", "words"),
     [
-        ("None", "JAX can't be imported .*pip install 'fastact\\[jax\\]'"),
-        ("type('jax', (), {'__version__': '0.4.30'})", "JAX must be 0.5 or later, .*got 0.4.30"),
+        ("jax", "None", "jax", "JAX can't be imported .*pip install 'fastact\\[jax\\]'"),
+        ("jax", "type('jax', (), {'__version__': '0.4.30'})", "jax", "JAX must be .*, got 0.4.30"),
+        ("xarray", "None", "xarray", ".*pip install 'fastact\\[xarray\\]'"),
+        ("kernels", "None", "torch.transformers", ".*pip install torch 'transformers>=5' 'ker"),
     ],
 )
-def test_a_jax_that_is_missing_or_old_is_named(module, words):
-    done = run_python(f"import sys; sys.modules['jax'] = {module}; import fastact.jax")
+def test_a_library_that_is_missing_or_old_is_named(library, found, module, words):
+    done = run_python(f"import sys; sys.modules[{library!r}] = {found}; import fastact.{module}")
     assert done.returncode == 1
-    assert re.search(f"ImportError: fastact\\.jax: {words}", done.stderr)
+    assert re.search(f"ImportError: fastact\\.{module}: {words}", done.stderr)
 
 
 def test_a_jaxlib_that_refuses_the_handler_is_named():

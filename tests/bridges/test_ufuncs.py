@@ -121,7 +121,7 @@ def test_options_of_two_operands_are_bound():
     for call, words in (
         (lambda: fa.gated(x, a, "mush"), "activation must be .*did you mean 'mish'"),
         (lambda: fa.swiglu(x, a, limit=-1), "limit must be above zero"),
-        (lambda: fa.swiglu(x, a, activation="mish"), "unknown keyword 'activation'"),
+        (lambda: fa.swiglu(x, a, activation="mish"), "unexpected keyword argument 'activation'"),
         (lambda: fa.swiglu(x, a, bias=np.ones(6)), "a must be a plain array, got .*Recorder"),
         (lambda: fa.swiglu(a, x, bias=np.ones(6)), "b must be a plain array, got .*Recorder"),
         (lambda: fa.swiglu(x), "b must be given, by position"),
@@ -132,7 +132,7 @@ def test_options_of_two_operands_are_bound():
 def test_wrong_options_are_refused_before():
     for call, words in (
         (lambda x: fa.leaky_relu(x, "a"), "negative_slope must be a real number"),
-        (lambda x: fa.mish(x, slope=1), "unknown keyword 'slope'"),
+        (lambda x: fa.mish(x, slope=1), "unexpected keyword argument 'slope'"),
         (lambda x: fa.mish(x, stream=3), "stream must be None"),
         (lambda x: fa.mish(x, out="x"), "out must be an array, got 'x'"),
     ):
@@ -235,8 +235,6 @@ def test_pandas(name):
     with pytest.raises(TypeError, match=r"^fastact\.mish: x must have dtype .*, got object"):
         fa.mish(pd.DataFrame({"a": [1.0], "b": np.array([None], object)}))
     other = pd.Series(values(4), index=list("dcba"))  # aligned by labels, as ufuncs align
-    with pytest.raises(TypeError, match=r"mean: weights must be a plain .*weights\.to_numpy"):
-        fa.mean(values(4), weights=series)
     y = fa.swiglu(series, other)
     assert_same_bits(y["a":"d"].to_numpy(), fa.swiglu(values(4), values(4)[::-1]))
 

@@ -39,15 +39,13 @@ def test_as_xarray_s_own(x, dim, skipna, missing):
         pytest.skip("xarray's own fails")
     x = given_and_missing(x, missing)
     own = {"skipna": skipna, "keep_attrs": False}
+    kept = {"skipna": skipna, "keep_attrs": True}
     for ours, theirs in (
-        (
-            fx.mean(x, dim, skipna=skipna, keep_attrs=True),
-            x.mean(dim, skipna=skipna, keep_attrs=True),
-        ),
-        (fx.var(x, dim, correction=1, skipna=skipna), x.var(dim, ddof=1, **own)),
+        (fx.mean(x, dim, **kept), x.mean(dim, **kept)),
+        (fx.var(x, dim, ddof=1, skipna=skipna), x.var(dim, ddof=1, **own)),
         (fx.std(x, dim, skipna=skipna), x.std(dim, **own)),
         (fx.mean_var(x, dim, skipna=skipna)[0], x.mean(dim, **own)),
-        (fx.mean_var(x, dim, correction=1, skipna=skipna)[1], x.var(dim, ddof=1, **own)),
+        (fx.mean_var(x, dim, ddof=1, skipna=skipna)[1], x.var(dim, ddof=1, **own)),
         (fx.sum(x, dim, skipna=skipna), x.sum(dim, **own)),
         (fx.sum_squares(x, dim, skipna=skipna), (x**2).sum(dim, **own)),
     ):
@@ -272,10 +270,9 @@ def test_groups_as_xarray_s_own(kind, name, of_own, lazy):
     t = of_time(lazy)
     both = xr.Dataset({"t": t, "u": t.isel(b=0) * 2}, attrs={"made": "here"})
     objs = (t,) if kind == "an axis without labels" else (t, both)  # u lacks it, and is kept
-    named = {"correction": of_own["ddof"]} if of_own else {}
     for obj, dim, skipna in product(objs, (None, ...), (None, False)):
         told: dict[str, Any] = {"dim": dim, "skipna": skipna, "keep_attrs": skipna}
-        found = getattr(fx.groupby(obj, **groups()[kind]), name)(**told, **named)
+        found = getattr(fx.groupby(obj, **groups()[kind]), name)(**told, **of_own)
         with xr.set_options(use_flox=False, use_numbagg=False):  # which lacks a ddof of a half
             eager = obj.compute()
             own = eager.groupby(**groups()[kind]) if kind != "months" else eager.resample(time="MS")
@@ -330,14 +327,27 @@ def test_groups_of_lazy_labels():
         np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_groups_of_weighted_elements_counts_and_other_dimensions(lazy):
+    x, eager, weights = of_time(lazy), of_time(False), xr.DataArray([1.0, 2, 0, 3, 1], dims="time")
+    for month, at in eager.groupby("month").groups.items():
+        found = fx.weighted(x, weights).groupby("month").std().sel(month=month)
+        own = eager.isel(time=at).weighted(weights.isel(time=at)).std("time")
+        np.testing.assert_allclose(found, own, 1e-9, 1e-9)
+    grouped, own = fx.groupby(x, "month"), eager.groupby("month")
+    xr.testing.assert_identical(grouped.count().compute(), own.count())
+    xr.testing.assert_allclose(grouped.mean("b").compute(), own.mean("b"))
+    xr.testing.assert_allclose(grouped.sum_squares(), (eager**2).groupby("month").sum())
+
+
 def test_groups_refused():
     x = of_time(False)
     with pytest.raises(TypeError, match=r"xarray\.groupby: obj must be a DataArray or a Dataset"):
         fx.groupby(x.variable, "month")
     words = r"groupby\.mean: dim must be of 'a', 'time', 'b', got 'z'"
     refused(words, fx.groupby(x, "month").mean, "z", error=ValueError)
-    with pytest.raises(ValueError, match=r"\.sum: dim must have one of the groups'.* 'time', got"):
-        fx.groupby(x, "month").sum("b")
+    by_weight = fx.weighted(x, xr.ones_like(x.time, float)).groupby("month")
+    refused("weighted elements have mean, var and std alone", by_weight.sum)
     kept = xr.Dataset({"x": x, "text": ("a", list("ab"))})
     assert fx.groupby(kept, "month").mean()["text"].to_numpy().tolist() == ["a", "b"]
 

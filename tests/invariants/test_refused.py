@@ -199,19 +199,17 @@ def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Ex
         "weights": [(zeros + 1j, TypeError, "weights must have dtype"),
                     (torch.ones(SHAPE), TypeError, "one framework")],
         "where": [(np.ma.ones(SHAPE), TypeError, "where")],
-        "nothing": [(1, TypeError, "unknown keyword 'nothing'")],
+        "nothing": [(1, TypeError, "unexpected keyword argument 'nothing'")],
     }  # fmt: skip
     labels = zeros.astype(int)
     groups: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"by": labels[0, :2]}, ValueError, r"by must broadcast to x's shape \(6, 16\)"),
         ({"by": zeros}, TypeError, "by must have dtype int32 or"),
-        ({"by": zeros > 0}, TypeError, "by must have dtype int32 or"),
         ({"by": zeros.astype(object)}, TypeError, "by must have dtype"),
         ({"by": 1}, TypeError, "by must be an array, got 1"),
         *(({"by": labels + far, "out": None}, ValueError, "by must hold groups from")
           for far in (3, -2, 2**63 - 1, -(2**63))),
-        ({"groups": None}, TypeError, "by, .*, and groups, .* must come together"),
-        ({"by": None}, TypeError, "by, .*, and groups, .* must come together"),
+        ({"by": None}, TypeError, "groups, .* must come with by"),
         ({"groups": -1}, ValueError, "groups must not be neg.* got -1"),
         ({"groups": 10**400}, ValueError, "groups must be an int.* from"),
         ({"groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),

@@ -343,7 +343,7 @@ def test_errors_of_the_arguments_name_it(op):
     rest = bound.args[1:]
     for args in (("text", *rest), (np.ones((2, 8), complex), *rest), ()):
         refused(rf"^fastact\.{op.name}\.quantized: ", op.quantized, *args, **bound.keywords)
-    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.quantized: unknown keyword"):
+    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.quantized: .*keyword argument"):
         op.quantized(*bound.args, **bound.keywords, no_such_option=1)
 
 

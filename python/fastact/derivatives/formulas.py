@@ -377,6 +377,8 @@ def _totals(op: Any, of: Named, over: tuple[int, ...], m: Operations) -> Any:
 
 def _statistic(op: Any, of: Named, m: Operations) -> tuple[Any, ...]:
     x = of["x"]
+    if of.get("by") is not None and of.get("groups") is None:
+        of = {**of, "groups": weighting.groups_in(of["by"])}
     over = axes.axes(op._where(), of["axis"], x.ndim)
     shape = axes.reduced(x.shape, over, of["keepdims"])
     total, spread, valid = _totals(op, of, over, m)

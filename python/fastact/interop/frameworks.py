@@ -439,8 +439,9 @@ def see(
 def whole_numbers(
     where: str, argument: str, array: NDArray[Any], also: Sequence[str]
 ) -> NDArray[Any]:
-    """Integers of other sizes as int64, where indices are allowed; none may change its value."""
-    if array.dtype.kind not in "iu" or array.dtype.name in also or "int64" not in also:
+    """Integers of other sizes, and bools that are labels, as int64; none may change its value."""
+    kinds = "biu" if isinstance(also, validate.Only) else "iu"
+    if array.dtype.kind not in kinds or array.dtype.name in also or "int64" not in also:
         return array
     made = array.astype(np.int64)
     if array.dtype.kind == "u" and np.any(made < 0):

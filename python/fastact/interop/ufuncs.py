@@ -1,6 +1,6 @@
 """NumPy's protocol for ufuncs (NEP 13): objects of other libraries carry an element-wise op out.
 
-A class with an `__array_ufunc__` of its own (dask, xarray, pandas, sparse, awkward, astropy) is
+A class with an `__array_ufunc__` of its own (dask, xarray, pandas, polars, sparse, ...) is
 given the op, as a ufunc is given to it, and answers in its own kind. A subclass of ndarray without
 one (np.matrix, a masked array) is computed as the array it is, and its `__array_wrap__` makes one
 of its kind of the result. Arrays with DLPack are served where they lie, by the op itself.
@@ -19,7 +19,7 @@ from .foreign import name_of
 _ORDINARY = np.ndarray.__array_ufunc__
 
 # Packages whose objects take another function in the op's place, and who makes it: `as_ufunc`.
-_BRIDGES = {"dask": "fastact.dask", "astropy": "fastact.astropy"}
+_BRIDGES = {"dask": "fastact.dask", "astropy": "fastact.astropy", "polars": "fastact.frames"}
 
 
 def concerns(inputs: Sequence[Any]) -> bool:

@@ -23,7 +23,6 @@ T = TypeVar("T")
 #: Names that others have for a keyword, and its name here.
 _SYNONYMS = {
     "alpha": ("negative_slope",),
-    "ddof": ("correction",),
     "dim": ("axis", "channel_axis"),
     "inplace": ("out",),
     "normalized_shape": ("axis",),
@@ -65,7 +64,8 @@ def bind(
         if key not in defaults:
             hint = _hint(key, defaults)
             raise TypeError(
-                f"{where}: unknown keyword {describe(key)}; allowed are {', '.join(defaults)}{hint}"
+                f"{where}: unexpected keyword argument {describe(key)}; allowed are "
+                f"{', '.join(defaults)}{hint}"
             )
         if key in given:
             raise TypeError(f"{where}: {key} is given by position and by keyword")
@@ -254,7 +254,9 @@ def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> T
     """The error for a dtype that no kernel takes, or for what has none."""
     is_all = isinstance(also, Only)
     allowed = " or ".join(also) if is_all else "".join(f"{dtype}, " for dtype in also) + DTYPES
-    return TypeError(f"{where}: {name} must have dtype {allowed}, got {came}")
+    is_label = is_all and "int64" in also
+    way = f"; use names, labels = np.unique({name}, return_inverse=True)" if is_label else ""
+    return TypeError(f"{where}: {name} must have dtype {allowed}, got {came}{way}")
 
 
 def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[int, int]) -> None:

@@ -9,12 +9,10 @@ Every op is here under its name, for arrays of JAX on the CPU, and on a GPU wher
 is built. docs/jax.md says where they differ.
 """
 
-try:
+from ..waiting import installed as _installed
+
+with _installed("JAX", "jax"):
     import jax
-except ImportError as error:
-    raise ImportError(
-        f"fastact.jax: JAX can't be imported ({error}); use pip install 'fastact[jax]'"
-    ) from error
 if not hasattr(jax, "ffi"):
     raise ImportError(
         f"fastact.jax: JAX must be 0.5 or later, for its foreign function interface, got "

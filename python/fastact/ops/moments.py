@@ -13,6 +13,7 @@ import numpy as np
 from ..interop import foreign, validate
 from ..interop.frameworks import NUMPY, framework_of, is_traced, namespace
 from .engine import axes
+from .engine.entry import one_correction
 from .engine.op import ops
 
 #: The version of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
@@ -110,18 +111,19 @@ class Moments:
         with self._quiet():
             return self._of_roots(lambda root: root * root, self.squares, 1.0)
 
-    def var(self, correction: float = 0) -> Any:
+    def var(self, correction: float = 0, *, ddof: float | None = None) -> Any:
         """The variance m2 / (count - correction), and m2 / 0 where that is not positive.
 
         So NumPy's `var` has it, of weights, a mask and groups too; its `nanvar` has NaN there.
+        ddof : NumPy's name of `correction`; one of the two may be given.
         """
-        left = self._left("var", correction)
+        left = self._left("var", correction, ddof)
         with self._quiet():
             return self._of_roots(lambda root: root * root, self.squares / left, left)
 
-    def std(self, correction: float = 0) -> Any:
+    def std(self, correction: float = 0, *, ddof: float | None = None) -> Any:
         """The standard deviation, the square root of `var`."""
-        left = self._left("std", correction)
+        left = self._left("std", correction, ddof)
         with self._quiet():
             return self._of_roots(lambda root: root, (self.squares / left) ** 0.5, left)
 
@@ -129,9 +131,10 @@ class Moments:
         """Let NumPy say nothing of overflow and invalid values; other frameworks never do."""
         return np.errstate(all="ignore") if isinstance(self.squares, _NUMPY) else nullcontext()
 
-    def _left(self, name: str, correction: float) -> Any:
+    def _left(self, name: str, correction: float, ddof: float | None) -> Any:
         """Subtract a correction from the count, but not below 0: m2 is divided by it."""
-        correction = validate.number(f"fastact.Moments.{name}", "correction", correction)
+        where = f"fastact.Moments.{name}"
+        correction = validate.number(where, "correction", one_correction(where, correction, ddof))
         left = self.count - correction
         return abs(left) * (left > 0)
 

@@ -292,12 +292,10 @@ class PairOp(StatisticsOp[P, R]):
         x : array
             What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
             two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, and for 16-bit data with `skipna` of `moments`, of three of float64).
-        skipna : bool, default False
-            As given to `forward`. Elements that were skipped have a gradient of 0.
+            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
         out : array, optional
             Where to write dx; it may be x itself, but with weights, a mask, `dtype` of `mean_var`
-            or `skipna` of `moments`, and share no memory with a gradient.
+            or `skipna`, and share no memory with a gradient.
 
         Notes
         -----
@@ -583,8 +581,12 @@ def mean_var(
     *,
     dtype: DType = None,
     correction: float = 0,
+    ddof: float | None = None,
     weights: Array | None = None,
+    skipna: bool = False,
     where: ArrayOrNumber | None = None,
+    by: Array | None = None,
+    groups: int | None = None,
     keepdims: bool = False,
     out: Outs[A] = None,
     stream: Stream = None,
@@ -620,10 +622,10 @@ def mean_var(
     far from 0 and near the ends of the dtype's range. Of equal values it is 0, and it is never
     negative.
 
-    Infinities and NaN give what NumPy gives, and so do no elements; a variance that exceeds the
-    largest float64 is infinite. Terms are added up in the order of `fastact.sum`, with its promise
-    of the same bits. A weight that is negative or not finite makes
-    NaN, and a RuntimeWarning says so.
+    Infinities and NaN give what NumPy gives, and so do no elements; with `skipna` as `np.nanvar`
+    has it. A variance that exceeds the largest float64 is infinite. Terms are added up in the order
+    of `fastact.sum`, with its promise of the same bits. A weight that is negative or not finite
+    makes NaN, and a RuntimeWarning says so.
 
     Examples
     --------
@@ -663,8 +665,6 @@ def moments(
 
     Parameters
     ----------
-    skipna : bool, default False
-        Leave out elements that are NaN.
     out : tuple of two arrays or None, optional
         Where to write mean and m2, both of float64, which may share memory neither with x nor with
         each other; one that is None is allocated. With an array for m2, memory of another one is

@@ -288,9 +288,9 @@ def average(
     x: A,
     /,
     axis: Axes = None,
+    weights: Array | None = None,
     *,
     dtype: DType = None,
-    weights: Array | None = None,
     where: ArrayOrNumber | None = None,
     by: Array | None = None,
     groups: int | None = None,
@@ -324,7 +324,7 @@ def average(
     Examples
     --------
     >>> x, weights = np.array([[1.0, 5.0], [2.0, 2.0]]), np.array([3.0, 1.0])
-    >>> fa.average(x, axis=1, weights=weights)
+    >>> fa.average(x, 1, weights)
     array([2., 2.])
     >>> fa.average(x, axis=1, weights=weights, where=[True, False], returned=True)
     (array([1., 2.]), array([3., 3.]))

@@ -722,7 +722,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
         kind = operators.takes.get(name)
         if kind is None and name not in _EVERY:
             allowed = ", ".join(operators.takes)
-            raise TypeError(f"{where}: unknown keyword {name!r}; allowed are {allowed}")
+            raise TypeError(f"{where}: unexpected keyword argument {name!r}; allowed are {allowed}")
         is_array = name == "out" or (kind or "").startswith("Tensor")
         for one in value if name == "out" and isinstance(value, tuple) else (value,):
             if not isinstance(one, torch.Tensor):

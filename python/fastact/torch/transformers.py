@@ -22,9 +22,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import kernels
-import torch
-from torch import Tensor
+from ..waiting import installed
+
+with installed("kernels", "torch.transformers", "torch 'transformers>=5' 'kernels>=0.17'"):
+    import kernels
+    import torch
+    from torch import Tensor
 
 import fastact as fa
 

@@ -370,6 +370,12 @@ def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -
     return {("correction" if name == "ddof" else name): value for name, value in named.items()}
 
 
+def one_correction(where: str, correction: float, ddof: float | None) -> Any:
+    """The correction of a function that is no op, by either name; 0 is none."""
+    named = {"correction": correction} if correction or ddof is None else {}
+    return by_our_names(where, {**named, "ddof": ddof}, ("ddof",))["correction"]
+
+
 def signature_of(
     call: Signature,
     positional: Sequence[str],

@@ -141,7 +141,8 @@ Parameters
 ----------
 {data} : array
     Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-    computed as float64; lists and scalars are taken as NumPy takes them.
+    computed as float64, so that integers beyond 2**53 are rounded; lists and scalars are taken as
+    NumPy takes them.
 axis : int or tuple of int, optional
     The axes to reduce, negative ones counted from the last; all of them without any. An empty tuple
     reduces none.
@@ -160,16 +161,20 @@ weights : array, optional
     How often each element counts: an array that broadcasts to x's shape, or lies along the axes
     that `axis` names, in its order, as np.average has it; of any dtype that x may have. An
     element of weight 0 does not count, whatever it is.
+skipna : bool, default False
+    Leave out elements that are NaN.
 where : array of bool, or bool, optional
     It broadcasts to x's shape: True where an element counts. The others are not read as numbers:
     they may be NaN.
-by : array of int, optional
+by : array of int or bool, optional
     The group that each element belongs to, from 0 on, or -1 for none, in any order: an array that
     broadcasts to x's shape, or lies along the axes that `axis` names, in its order. The bits do
-    not depend on the threads. On the CPU alone.
+    not depend on the threads. On the CPU alone. ``names, labels = np.unique(x,
+    return_inverse=True)`` makes labels of strings.
 groups : int, optional
-    How many groups there are, where `by` is given. The result has an axis of them, the last one, in
-    the place of the axes that are reduced. A group without elements is one of no elements.
+    How many groups there are, where `by` is given: by default the largest label and 1, which has
+    to be told where torch, JAX or dask traces the call. The result has an axis of them, the last
+    one, in the place of the axes that are reduced. A group without elements is one of no elements.
 
 Returns
 -------
@@ -185,7 +190,7 @@ TypeError
     correction: a correction that is no real number
     ddof: `correction` and `ddof` both given
     where: a `where` that is not of bool
-    by: a `by` that is not of integers, comes without `groups`, or not on the CPU
+    by: a `by` that is not of integers, is traced without `groups`, or not on the CPU
 ValueError
     initial: an initial number that is not finite
     correction: a correction that is not finite

@@ -33,6 +33,8 @@ def read_what_counts(where: str, arrays: dict[str, Any]) -> None:
     """Read weights and a mask among the arrays as they are, whatever their dtype."""
     if arrays.get("where") is True:
         del arrays["where"]
+    if isinstance(labels := arrays.get("by"), list) and str in map(type, labels):
+        raise validate.wrong_dtype(where, "by", "str", validate.LABELS.also)
     for name in [name for name in ROLES if name in arrays]:
         value = arrays[name]
         foreign.plain(where, name, value)
@@ -83,21 +85,33 @@ def placed(array: Any, places: tuple[int, ...], m: Any = np) -> Any:
     return array.reshape(tuple(array.shape[order.index(a)] if a >= 0 else 1 for a in places))
 
 
+def groups_in(labels: Any) -> int:
+    """The number of groups that labels have."""
+    return int(np.max(np.asarray(labels), initial=-1)) + 1
+
+
+def untold(where: str) -> TypeError:
+    """The error for a number of groups that nobody tells, nor labels that have no values."""
+    return TypeError(f"{where}: groups must be given with by: traced or lazy labels have no values")
+
+
 def by_groups(call: Any, options: Any, over: Over) -> Over:
     """Put groups in the place of the axes that are reduced, where a call has labels."""
     where, labels = call.where, call.views.get("by")
     groups = getattr(options, "groups", None)
-    if (labels is None) != (groups is None):
-        raise TypeError(
-            f"{where}: by, the group of each element, and groups, how many there are, must come "
-            f"together"
-        )
     if labels is None:
+        if groups is not None:
+            raise TypeError(f"{where}: groups, how many there are, must come with by")
         return over
     device = call.place.device if isinstance(call, Call) else (devices.CPU, 0)
     if device[0] != devices.CPU:
         came = validate.device_name(device)
         raise TypeError(f"{where}: by must be None but on the CPU, where groups run, got {came}")
+    if groups is None:
+        if not (isinstance(call, Call) and call.framework.computes):
+            raise untold(where)
+        call.reads_values()
+        groups = groups_in(np.asarray(labels).view(labels.dtype_name))
     count, ndim = _axes.integer(where, "groups", groups), len(over.whole)
     if count < 0:
         raise ValueError(f"{where}: groups must not be negative, got {count}")

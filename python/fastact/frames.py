@@ -1,0 +1,88 @@
+"""Columns of pandas and polars: a Series, an index or an array of theirs in the place of an array.
+
+Nobody imports it, and it imports neither. Sums and statistics take a column as their data, for the
+result has no rows. What says something of each element (weights, a mask, labels of groups, targets)
+may be a column beside any data; a categorical stands for its codes. All columns of pandas in a call
+have one index, so that rows that belong together stay together.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from .interop import foreign, handlers
+
+#: The numbers that stand for missing values, by arguments; None: there may be none.
+_MISSING = {"weights": math.nan, "by": -1, "target": -1, "where": None, "mask": None}
+
+
+def _is_column(value: Any) -> bool:
+    cls = type(value)
+    return cls.__module__.startswith(("pandas", "polars")) and len(getattr(value, "shape", ())) == 1
+
+
+def _columns(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a call that are taken, and the numbers for missing values, by their names."""
+    if not any(map(_is_column, (*args, *kwargs.values()))):
+        return {}
+    entry = op.entry_points["call"]
+    missing: dict[str, Any] = {**_MISSING}
+    if "where" in op.args and entry.option("axis", args, kwargs) != ():
+        missing[entry.first] = math.nan
+    named = {**dict(zip(entry.leading, args, strict=False)), **kwargs}
+    return {n: (v, missing[n]) for n, v in named.items() if n in missing and _is_column(v)}
+
+
+def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The op's result, of plain arrays."""
+    entry, columns = op.entry_points["call"], _columns(op, args, kwargs)
+    indexes = {n: v.index for n, (v, _) in columns.items() if hasattr(type(v), "index")}
+    for name, index in indexes.items():
+        first = next(iter(indexes))
+        if not index.equals(indexes[first]):
+            raise ValueError(
+                f"{entry.where}: {name} must have the index that {first} has, for rows are paired "
+                f"by their places; use {name}.reindex({first}.index), or {name}.to_numpy()"
+            )
+    plain = {name: _plain(entry.where, name, *column) for name, column in columns.items()}
+    args = [plain.get(n, v) for n, v in zip_longest(entry.leading[: len(args)], args)]
+    return op(*args, **{name: plain.get(name, value) for name, value in kwargs.items()})
+
+
+def _plain(where: str, name: str, column: Any, missing: Any) -> Any:
+    """A column as NumPy's array."""
+    is_polars, is_label = hasattr(column, "null_count"), missing == -1
+    has_missing = bool(column.null_count() if is_polars else column.isna().any())
+    if has_missing and missing is None:
+        way, came = "fill_null" if is_polars else "fillna", foreign.describe(column)
+        raise ValueError(
+            f"{where}: {name} must have no missing values, got {came}; use {name}.{way}(False)"
+        )
+    if is_polars:
+        if is_label and type(column.dtype).__name__ == "Enum":
+            column = column.to_physical()
+        if is_label and has_missing and column.dtype.is_integer():
+            column = column.cast(int).fill_null(-1)
+        return column.to_numpy()  # where missing numbers are NaN
+    codes = getattr(getattr(column, "array", column), "codes", None)
+    if codes is not None and is_label:  # of a categorical, where missing values are -1
+        return np.asarray(codes)
+    dtype = getattr(column.dtype, "numpy_dtype", None)  # of a type that has missing values
+    if dtype is None or dtype.kind not in "biuf":
+        return column.to_numpy()
+    if has_missing and dtype.kind != "f":
+        dtype = np.dtype(np.int64 if is_label else np.float64)
+    return column.to_numpy(dtype, na_value=missing) if has_missing else column.to_numpy(dtype)
+
+
+def as_ufunc(ufunc: Any) -> Any:
+    """An op as polars calls a ufunc: with the dtype of the output, which is given, too."""
+    called: Any = lambda *inputs, dtype=None, **kwargs: ufunc(*inputs, **kwargs)  # noqa: E731
+    called.nout, called.types, called.signature = ufunc.nout, ufunc.types, ufunc.signature
+    return called
+
+
+handlers.register(handlers.Handler(lambda *call: bool(_columns(*call)), _call), first=True)
