@@ -55,6 +55,7 @@ class Recorded:
     ) -> None:
         self.spec, op = spec, spec.op
         self.forward, self.backward = op.forward, op.backward
+        self.step = _entry(named_as(Step, op.name))
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
         data = foreign.promoted(tensors[self.names[0]], op.traits.integers).dtype
@@ -77,11 +78,11 @@ class Recorded:
         """The op's value, recorded."""
         try:
             if self.simple:
-                found = _step(self, None, *args)
+                found = self.step(self, None, *args)
                 return found if not self.shown else self._results(found)
             given: list[Any] = [args, kwargs]
             tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
-            arrays = _step(self, given, *tensors)
+            arrays = self.step(self, given, *tensors)
         except (TypeError, ValueError) as error:  # nobody has called `forward`
             where = self.spec.where
             error.args = (str(error).replace(f"{where}.forward:", f"{where}:", 1),)
@@ -265,7 +266,8 @@ def in_graph(call: Any, *tensors: Any) -> Sequence[Any]:
 
     call : `Recorded`, or what is like it: it has `spec`, `rest`, `needed`, `gradients`, `second`.
     """
-    return of_batch(lambda *each: apply(Twice, call, *each), *tensors)
+    function = named_as(Twice, f"{call.spec.op.name}_backward")
+    return of_batch(lambda *each: apply(function, call, *each), *tensors)
 
 
 def _parted(spec: Spec, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -540,16 +542,21 @@ def _apply(function: Any) -> Any:
     if save is not base.setup_context:
         own = {"forward": staticmethod(forward), "setup_context": staticmethod(base.setup_context)}
         function = type(function)(function.__name__, (function,), {**own, "__module__": ""})
-        function._backward_cls.apply = function.backward
-    return getattr(super(base, function), "apply")  # noqa: B009
+    return _entry(function)
 
 
-# Without Function.apply, which reads a signature at each call for defaults that are not there, and
-# without the node's `apply`, which looks for another name of `backward` at each call.
-_step: Any = getattr(super(torch.autograd.Function, Step), "apply")  # noqa: B009 - it has no types
-_node: Any
-for _node in (Step, Twice):
-    _node._backward_cls.apply = _node.backward
+def _entry(function: Any) -> Any:
+    """Enter a function without Function.apply, which reads a signature at each call for defaults
+    that are not there, and its node without `apply`, which looks for another name of `backward`."""
+    function._backward_cls.apply = function.backward
+    return getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009 - no types
+
+
+@cache
+def named_as(function: Any, name: str) -> Any:
+    """A function of autograd under an op's name, which its nodes and torch's profiler show."""
+    own = "".join(map(str.capitalize, name.split("_")))
+    return type(function)(own, (function,), {"__module__": ""})
 
 
 def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

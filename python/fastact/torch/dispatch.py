@@ -53,6 +53,7 @@ from .autograd import (
     finds_all,
     in_graph,
     is_more,
+    named_as,
     one_by_one,
 )
 from .spec import (
@@ -392,7 +393,8 @@ class Operators:
         """The results, with a gradient."""
         check_recorded(self.spec, named)
         step = _Step(self, named)
-        flat = apply(Traced, step, *(named[name] for name in step.names))
+        function = named_as(Traced, self.spec.op.name)
+        flat = apply(function, step, *(named[name] for name in step.names))
         results = flat[: len(self.incoming)]
         return results[0] if len(results) == 1 else results
 
@@ -721,8 +723,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
     for name, value in named.items():
         kind = operators.takes.get(name)
         if kind is None and name not in _EVERY:
-            allowed = ", ".join(operators.takes)
-            raise TypeError(f"{where}: unknown keyword {name!r}; allowed are {allowed}")
+            raise validate.unknown_keyword(where, name, operators.takes)
         is_array = name == "out" or (kind or "").startswith("Tensor")
         for one in value if name == "out" and isinstance(value, tuple) else (value,):
             if not isinstance(one, torch.Tensor):

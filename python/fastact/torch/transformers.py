@@ -17,12 +17,19 @@ once instead of twice.
 
 from __future__ import annotations
 
+try:
+    import kernels
+except ImportError as error:
+    raise ImportError(
+        f"fastact.torch.transformers: kernels can't be imported ({error}); use pip install "
+        f"'fastact[transformers]'"
+    ) from error
+
 import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import kernels
 import torch
 from torch import Tensor
 
