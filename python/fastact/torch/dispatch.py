@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter, signature
+from os import environ
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
 
@@ -380,7 +381,7 @@ class Operators:
 
     def _differentiable(self, *values: Any) -> Any:
         """Run the step where autograd has its turn."""
-        _tell_devices()
+        _tell_others()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
             torch.is_grad_enabled() and any(t.requires_grad for t in foreign.tensors((), named))
@@ -668,8 +669,10 @@ def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
 
 
-def _tell_devices() -> None:
-    """Let DTensor know the operators, once somebody has imported it."""
+def _tell_others() -> None:
+    """Let DTensor know the operators, once it is imported, and so inductor in a CI."""
+    if "torch._inductor.lowering" in modules and environ.get("CI"):
+        decompositions.keep_calls()
     if "torch.distributed.tensor" in modules:
         from . import sharding
 
@@ -678,7 +681,7 @@ def _tell_devices() -> None:
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:
     """The op's value, of tensors that have no memory of their own."""
-    _tell_devices()
+    _tell_others()
     operators = operators_of(op, named)
     where = operators.spec.where
     _check(where, operators, named)
