@@ -736,6 +736,8 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
+            elif one.is_nested:  # it answers operators of torch alone
+                foreign.plain_tensor(where, name, one)
             elif not is_array and (foreign.is_traced() or foreign.is_more_than_memory(one)):
                 raise TypeError(
                     f"{where}: {name} must not be a tensor without memory of its own, or in a trace"
