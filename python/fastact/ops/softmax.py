@@ -20,7 +20,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Sliced, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -586,7 +586,7 @@ def log_softmax(
 @float32_under_autocast("cuda")
 @declared(LogSumExp)
 def logsumexp(
-    x: A,
+    x: Sliced[A],
     /,
     axis: RowAxes = -1,
     *,
@@ -648,7 +648,7 @@ def logsumexp(
 @float32_under_autocast("cpu", "cuda")
 @declared(CrossEntropy)
 def cross_entropy(
-    logits: A,
+    logits: Sliced[A],
     target: Array,
     /,
     *,

@@ -71,6 +71,7 @@ from .spec import (
 # An annotation of an op's signature in words of a schema.
 _TYPES: dict[Any, str] = {
     A: "Tensor",
+    "Sliced[A]": "Tensor",  # as text: a value has no type variable
     Array: "Tensor",
     ArrayOrNumber: "Tensor",
     Array | None: "Tensor?",
