@@ -44,9 +44,7 @@ REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
 REPLACEMENTS[torch.nn.SyncBatchNorm] = sync_batch_norm.SyncBatchNorm
 
 #: The class whose place each of ours takes.
-_ORIGINALS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {
-    cls: base for base, cls in REPLACEMENTS.items()
-}
+_ORIGINALS: dict[Any, type[torch.nn.Module]] = {cls: base for base, cls in REPLACEMENTS.items()}
 
 # Without an activation behind it such a layer is torch's, whatever its class.
 _LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == bias.__name__)
@@ -214,10 +212,7 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
         elif any(isinstance(module, base) for base in REPLACEMENTS):
             report.left[name] = f"{type(module).__name__} is a class of its own"
         elif _is_for_kernelize(module):
-            report.left[name] = (
-                f"{type(module).__name__} is a class of transformers, whose layers "
-                f"fastact.torch.kernelize takes"
-            )
+            report.left[name] = f"{type(module).__name__}: fastact.torch.kernelize takes it"
         return
     if _has_own_forward(module):
         report.left[name] = f"{cls.__name__}: its forward is another one"
