@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import pairwise
@@ -22,9 +22,7 @@ __all__ = ["Report", "convert", "revert"]
 Kind: TypeAlias = "str | type[torch.nn.Module]"
 
 #: Modules to convert: classes of torch's, or a function of a module's name and the module.
-Only: TypeAlias = (
-    "Kind | list[Kind] | tuple[Kind, ...] | Callable[[str, torch.nn.Module], bool] | None"
-)
+Only: TypeAlias = "Kind | Collection[Kind] | Callable[[str, torch.nn.Module], bool] | None"
 
 
 def _derived(cls: type[Module]) -> Iterator[type[Module]]:
@@ -86,7 +84,7 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     ----------
     model : torch.nn.Module
         It is changed.
-    only : class, its name, a list or tuple of these, or function, optional
+    only : class, its name, a collection of these, or function, optional
         Which modules to convert: classes of torch.nn, such as ``"LayerNorm"``, or a function of a
         module's name and the module.
 
@@ -182,7 +180,8 @@ def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
         return lambda name, module: True
     if callable(only) and not isinstance(only, type):
         return only
-    classes = tuple(map(_class_of, only if isinstance(only, list | tuple) else (only,)))
+    kinds: Any = (only,) if isinstance(only, str | type) else only
+    classes = tuple(map(_class_of, kinds if isinstance(kinds, Collection) else (only,)))
     return lambda name, module: isinstance(module, classes)
 
 
