@@ -19,6 +19,7 @@ x: NDArray[np.float32] = np.linspace(-3, 3, 7, dtype=np.float32)
 weight: NDArray[np.float64] = np.ones(7)
 out: NDArray[np.float32] = np.empty_like(x)
 t: torch.Tensor = torch.zeros(3)
+rows: np.ndarray[tuple[int, int], np.dtype[np.float32]] = np.ones((2, 3), np.float32)
 
 # A result is of the type of what came in, whatever dtype parameters have.
 assert_type(fa.mish(x), NDArray[np.float32])
@@ -31,6 +32,10 @@ assert_type(fa.mish(t, out=t), torch.Tensor)
 assert_type(fa.mean_var(t), tuple[torch.Tensor, torch.Tensor])
 assert_type(fa.lstm_gates(t, t, bias=t), tuple[torch.Tensor, torch.Tensor])
 assert_type(fa.moments(x), fa.Moments)
+# A shape that a type tells is that of element-wise results alone.
+assert_type(fa.mish(rows), np.ndarray[tuple[int, int], np.dtype[np.float32]])
+assert_type(fa.mean(rows, axis=0), NDArray[np.float32])
+assert_type(fa.logsumexp(rows), NDArray[np.float32])
 
 y, saved = fa.mish.forward(x)
 assert_type(y, NDArray[np.float32])

@@ -13,13 +13,15 @@ from .interop import handlers
 
 
 @contextmanager
-def installed(library: str, module: str, packages: str = "") -> Iterator[None]:
-    """Let a module that can't import its library say what to install: an extra, or packages."""
+def installed(library: str, module: str, extra: str = "") -> Iterator[None]:
+    """Let a module that can't import its library say what to install: an extra, of its name."""
     try:
         yield
     except ImportError as error:
-        came = f"fastact.{module}: {library} can't be imported ({error}); use pip install "
-        raise ImportError(came + (packages or f"'fastact[{module}]'")) from error
+        raise ImportError(
+            f"fastact.{module}: {library} can't be imported ({error}); use pip install "
+            f"'fastact[{extra or module}]'"
+        ) from error
 
 
 _MODULES = {

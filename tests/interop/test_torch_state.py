@@ -346,7 +346,7 @@ SPECIAL: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     ),
     "jagged": (
         lambda: torch.nested.nested_tensor([ones(2), ones(3)], layout=torch.jagged),
-        ".*NestedTensor, which answers torch's functions",
+        r"a nested tensor; use \S+\.values\(\)",
     ),
     "quantized": (
         lambda: torch.quantize_per_tensor(ones(3), 0.1, 0, torch.quint8),
@@ -354,7 +354,7 @@ SPECIAL: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     ),
 }  # fmt: skip
 #: Calls with these are torch's to hand on.
-HANDED_ON = ("fake", "meta", "dispatch", "jagged")
+HANDED_ON = ("fake", "meta", "dispatch")
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")  # torch's, of prototypes and deprecations

@@ -54,6 +54,7 @@ ACTIVATIONS: list[Row] = [
     (TypeError, "takes at most", partial(fa.mish, W, W, W)),
     (TypeError, "by position and by keyword", partial(fa.mish, W, W, out=W)),
     (TypeError, "unexpected keyword argument", partial(fa.mish, X, **{"k" * 10**5: 1})),
+    (TypeError, "axis.*; did you mean .channel_axis", partial(fa.batch_norm, X, W, W, axis=1)),
     (ValueError, "stream must be None", partial(fa.mish, X, stream=BIG)),
     (TypeError, "dy must come from torch.*got list",
      partial(fa.mish.backward, [1, 2, 3], torch.ones(3))),
@@ -270,6 +271,10 @@ SOFTMAX: list[Row] = [
     (TypeError, "weight must have dtype bool, ",
      partial(fa.cross_entropy, X, CLASSES, weight=np.ones(3, complex))),
     (ValueError, "target must have shape", partial(fa.cross_entropy, X, np.array([0, 1, 2]))),
+    (ValueError, r"\(2, 4\), got \(2, 3\); use axis=-1 for",
+     partial(fa.cross_entropy, SCORES, np.zeros((2, 3), int))),
+    (TypeError, r"must have an integer dtype where .*, got float32 of shape \(2,\)",
+     partial(fa.cross_entropy, X, TWO)),
     (ValueError, "must have a class", partial(fa.cross_entropy, f32(2, 0), CLASSES)),
 ]  # fmt: skip
 

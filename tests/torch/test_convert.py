@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch_modules import CASES
 
+import fastact.torch
 import fastact.torch.nn as fnn
 from fastact.torch.nn.convert import REPLACEMENTS
 from fastact.torch.nn.module import WithActivation
@@ -80,7 +81,7 @@ def test_each_module_alone(case):
     is_layer = case.torch_class.__name__.startswith(("Linear", "Conv"))
     assert type(ours) is (case.torch_class if is_layer else REPLACEMENTS[case.torch_class])
     assert report.converted == ({} if is_layer else {"": case.torch_class.__name__})
-    assert repr(ours) == repr(theirs)
+    assert repr(ours) == ("" if is_layer else "fastact.torch.nn.") + repr(theirs)
     inputs = case.inputs(torch.float32)
     a, b = (case.call(m, [t.clone() for t in inputs]) for m in (ours, theirs))
     torch.testing.assert_close(a, b)
@@ -362,15 +363,22 @@ def test_what_revert_leaves():
     refused(r"fastact.torch.nn.revert: model must be a torch.nn.Mod", fnn.revert, [model])
 
 
-def test_only():
+LAYER_NORM = ["LayerNorm", nn.LayerNorm, fnn.LayerNorm, ["LayerNorm", nn.PReLU], (nn.LayerNorm,)]
+
+
+@pytest.mark.parametrize("only", LAYER_NORM, ids=str)
+def test_only(only):
     model = network()
-    assert list(fnn.convert(model, only=nn.LayerNorm).converted) == ["6.3"]
+    assert list(fastact.torch.convert(model, only=only).converted) == ["6.3"]
     assert list(fnn.convert(model, only=(nn.Softmax, nn.Mish)).converted) == ["7", "9"]
     report = fnn.convert(model, only=lambda name, module: name.startswith("6"))
     assert list(report.fused) == ["6.0"]
     rest = fnn.convert(model)
     assert (list(rest.converted), list(rest.fused)) == (["1"], ["1", "3"])
     refused(r"fastact.torch.nn.convert: model must be a torch.nn.Module", fnn.convert, [model])
+    refused(r"^fastact.torch.nn.convert: only .* got 3$", fnn.convert, model, only=[3])
+    hint = r"got 'Layernorm'; did you mean 'LayerNorm'\?"
+    refused(hint, fnn.convert, model, only="Layernorm", error=ValueError)
 
 
 def test_a_transformer():

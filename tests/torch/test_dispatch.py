@@ -215,7 +215,9 @@ def test_inductor():
 
 
 @pytest.mark.thorough  # as above
-def test_a_package_of_aot_inductor(tmp_path):
+def test_a_package_of_aot_inductor(tmp_path, monkeypatch):
+    monkeypatch.setenv("CI", "true")  # where inductor refuses what it could take apart
+
     class Block(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return fa.rms_norm(fa.gelu(2 * x, "tanh"))

@@ -17,6 +17,7 @@ import transformers
 from transformers.activations import ACT2CLS
 
 import fastact as fa
+import fastact.torch
 from fastact.torch.transformers import (
     GatedMLP,
     GemmaRMSNorm,
@@ -130,7 +131,10 @@ def saved(model: Any) -> Any:
 
 @pytest.mark.parametrize("sent", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), saved])
 def test_copies_keep_their_layers(sent):
-    model = kernelize(model_of("Llama"))
+    model = model_of("Llama")
+    assert "fastact.torch.kernelize" in fastact.torch.convert(model).left["model.norm"]
+    model = fastact.torch.kernelize(model)
+    assert not fastact.torch.convert(model).left
     other = sent(model)
     assert repr(other) == repr(kernelize(other)) == repr(model)
     ours, theirs = (

@@ -126,7 +126,7 @@ def plain(where: str, argument: str, value: Any) -> None:
     if cls is np.ndarray or cls in _NUMBERS or value is None or cls is np.memmap:
         return
     if is_tensor(value):
-        _plain_tensor(where, argument, value)
+        plain_tensor(where, argument, value)
         return
     if is_masked(value):
         cure = f"{argument}.data" if argument.startswith("out") else f"{argument}.filled(...)"
@@ -432,7 +432,8 @@ def _overrides(cls: Any) -> bool:
     return function not in ordinary or _dispatches(cls)
 
 
-def _plain_tensor(where: str, argument: str, tensor: Any) -> None:
+def plain_tensor(where: str, argument: str, tensor: Any) -> None:
+    """Refuse a tensor that is more than its memory, or has none."""
     torch = sys.modules["torch"]
     came = _special_tensor(torch, argument, tensor)
     if came:
@@ -448,6 +449,10 @@ def _plain_tensor(where: str, argument: str, tensor: Any) -> None:
 
 def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
     """In words, what a tensor is that is not plain, and the way; empty if it is plain."""
+    if tensor.is_nested:
+        padded = f"torch.nested.to_padded_tensor({argument}, 0)"
+        is_jagged = tensor.layout is torch.jagged
+        return f"a nested tensor; use {f'{argument}.values()' if is_jagged else padded}"
     cls: Any = type(tensor)
     if _overrides(cls):
         way = f"; use {argument}.to_local()" if hasattr(cls, "to_local") else ""
@@ -459,8 +464,6 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
             f"a tensor that stands for another one inside torch.func.{kind}; call fastact outside "
             f"of it"
         )
-    if tensor.is_nested:
-        return f"a nested tensor; use torch.nested.to_padded_tensor({argument}, 0)"
     if tensor.layout is not torch.strided:
         return f"a tensor of layout {tensor.layout}; use {argument}.to_dense()"
     if tensor.is_quantized:

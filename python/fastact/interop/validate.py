@@ -4,7 +4,7 @@ A message names the op, the argument, what is allowed and what came. All checks 
 before anything is written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from types import MappingProxyType
@@ -23,6 +23,7 @@ T = TypeVar("T")
 #: Names that others have for a keyword, and its name here.
 _SYNONYMS = {
     "alpha": ("negative_slope",),
+    "axis": ("channel_axis",),
     "dim": ("axis", "channel_axis"),
     "inplace": ("out",),
     "normalized_shape": ("axis",),
@@ -62,24 +63,23 @@ def bind(
         given = []
     for key, value in kwargs.items():
         if key not in defaults:
-            hint = _hint(key, defaults)
-            raise TypeError(
-                f"{where}: unexpected keyword argument {describe(key)}; allowed are "
-                f"{', '.join(defaults)}{hint}"
-            )
+            raise unknown_keyword(where, key, defaults)
         if key in given:
             raise TypeError(f"{where}: {key} is given by position and by keyword")
         values[key] = value
     return values
 
 
-def _hint(key: str, names: Mapping[str, Any]) -> str:
-    """Guess which of these names an unknown one may stand for."""
+def unknown_keyword(where: str, key: str, names: Iterable[str]) -> TypeError:
+    """The error, which guesses which of these names the unknown one may stand for."""
     if key in _SYNONYMS:
         near = [name for name in _SYNONYMS[key] if name in names]
     else:
         near = get_close_matches(key, names, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return TypeError(
+        f"{where}: unexpected keyword argument {describe(key)}; allowed are {', '.join(names)}{hint}"
+    )
 
 
 def number(where: str, name: str, value: Any) -> float:

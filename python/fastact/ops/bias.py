@@ -20,7 +20,7 @@ from .engine.fused import IDENTITY, activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
-from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Stream
+from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Sliced, Stream
 
 
 class Along(NamedTuple):
@@ -201,7 +201,7 @@ def bias_act(
 
 @declared(PlainSum, _all_but_one, family="bias", result="dbias")
 def bias_grad(
-    dy: A,
+    dy: Sliced[A],
     /,
     *,
     axis: int = -1,
@@ -256,7 +256,7 @@ def bias_grad(
 
 @declared(PlainSum, _repeated, family="bias", result="dx", lacks=_leading)
 def unbroadcast(
-    dy: A,
+    dy: Sliced[A],
     /,
     shape: tuple[int, ...],
     *,

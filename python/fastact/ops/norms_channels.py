@@ -367,6 +367,10 @@ def batch_norm(
     `batch_norm.backward_reduce` and `batch_norm.backward_apply` are the two halves of
     `batch_norm.backward` in training, for a batch that lies on several machines.
 
+    ONNX, Keras and Flax move running_var towards the biased variance, m2 / n for n values a
+    channel, and call 1 - momentum the momentum. Scaled by n / (n - 1) before the call and back
+    after it, running_var moves towards that, as the last example shows.
+
     Examples
     --------
     >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
@@ -383,6 +387,12 @@ def batch_norm(
     >>> dx, dweight, dbias = fa.batch_norm.backward(x, *saved, training=True)
     >>> dweight
     array([2., 4.])
+    >>> var, n = np.ones(2), len(x)
+    >>> var *= n / (n - 1)
+    >>> y = fa.batch_norm(x, mean, var, training=True)
+    >>> var /= n / (n - 1)
+    >>> np.allclose(var, 0.9 * 1 + 0.1 * x.var(axis=0))
+    True
     """
 
 

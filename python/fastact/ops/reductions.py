@@ -46,7 +46,7 @@ from .engine.reductions import (
 from .engine.served import CachedOp
 from .engine.weighting import SAVED, by_groups, places_of
 from .moments import FIELDS, Moments
-from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Outs, Sliced, Stream
 
 #: The reference of moments.
 VARIANCES = """T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating Formulae and a Pairwise
@@ -457,7 +457,7 @@ class SquareSum(AxisSum[P, R]):
 @float32_under_autocast("cuda")
 @declared(PlainSum, over_axes)
 def sum(
-    x: A,
+    x: Sliced[A],
     /,
     axis: Axes = None,
     *,
@@ -521,7 +521,7 @@ def sum(
 
 @declared(SquareSum)
 def sum_squares(
-    x: A,
+    x: Sliced[A],
     /,
     axis: Axes = None,
     *,
@@ -575,7 +575,7 @@ def sum_squares(
 
 @declared(PairOp)
 def mean_var(
-    x: A,
+    x: Sliced[A],
     /,
     axis: Axes = None,
     *,

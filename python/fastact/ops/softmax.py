@@ -20,7 +20,7 @@ from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
-from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Stream
+from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Sliced, Stream
 
 #: Axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
@@ -382,8 +382,16 @@ class CrossEntropy(CachedOp[P, R]):
             raise ValueError(f"{where}: logits must have a class along axis {plan.axis}, got none")
         found: dict[str, Any] = {"axes": axis, "target": None, "weight": None}
         if target.dtype_name in validate.INDICES.also:
-            axes.has_shape(where, "target", target, plan.losses)
+            is_last = target.shape == logits.shape[:-1]
+            hint = "; use axis=-1 for logits with their classes last" if is_last else ""
+            axes.has_shape(where, "target", target, plan.losses, hint)
             found["target"] = target.with_axes(axis)
+        elif target.shape == plan.losses:
+            raise TypeError(
+                f"{where}: target must have an integer dtype where it has classes, or shape "
+                f"{logits.shape} where it has probabilities, got {target.dtype_name} of shape "
+                f"{target.shape}"
+            )
         else:
             validate.same_as(where, "target", target, "logits", logits)
             found["probabilities"] = target
@@ -578,7 +586,7 @@ def log_softmax(
 @float32_under_autocast("cuda")
 @declared(LogSumExp)
 def logsumexp(
-    x: A,
+    x: Sliced[A],
     /,
     axis: RowAxes = -1,
     *,
@@ -640,7 +648,7 @@ def logsumexp(
 @float32_under_autocast("cpu", "cuda")
 @declared(CrossEntropy)
 def cross_entropy(
-    logits: A,
+    logits: Sliced[A],
     target: Array,
     /,
     *,

@@ -28,7 +28,7 @@ from .engine.reductions import (
 )
 from .engine.weighting import SAVED
 from .reductions import VARIANCES, StatisticsOp
-from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Stream
+from .types import A, Array, ArrayOrNumber, Axes, DType, Kwargs, Out, Sliced, Stream
 
 #: Further words that the docstrings of all statistics share.
 _TEXTS = """
@@ -256,7 +256,7 @@ class Average(AxisStatistic[P, R]):
 
 @declared(AxisStatistic, "mean")
 def mean(
-    x: A,
+    x: Sliced[A],
     /,
     axis: Axes = None,
     *,
@@ -285,7 +285,7 @@ def mean(
 
 @declared(Average)
 def average(
-    x: A,
+    x: Sliced[A],
     /,
     axis: Axes = None,
     weights: Array | None = None,
@@ -337,7 +337,7 @@ def average(
 
 @declared(AxisStatistic, "var")
 def var(
-    x: A,
+    x: Sliced[A],
     /,
     axis: Axes = None,
     *,

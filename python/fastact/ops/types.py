@@ -29,6 +29,18 @@ class Array(Protocol):
 #: The array that leads a call: what is returned is of its type.
 A = TypeVar("A", bound=Array)
 
+A_co = TypeVar("A_co", bound=Array, covariant=True)
+
+
+class Sliced(Protocol[A_co]):
+    """An array whose slices are of type A, and so what is left of it without some axes.
+
+    An annotation may tell the array's own shape, which its sum does not have.
+    """
+
+    def __getitem__(self, key: slice, /) -> A_co: ...
+
+
 #: The place for a result: an array, or as NumPy has it a tuple of one.
 Out: TypeAlias = A | tuple[A | None] | None
 

@@ -44,6 +44,7 @@ class Recorded:
         or is all that a derivative of the gradients could find the arguments by: results of the
         step, too.
     count : of the op's results.
+    is_plain : whether the gradients are what `backward` gives for dy and what is saved, as it is.
     rest : the arguments that are no tensors, and what is saved and is none.
     needed : for each tensor its name, None where it needs no gradient.
     simple : whether the tensors are all that is given by position, and the results are arrays.
@@ -55,6 +56,7 @@ class Recorded:
     ) -> None:
         self.spec, op = spec, spec.op
         self.forward, self.backward = op.forward, op.backward
+        self.step = _entry(named_as(Step, op.name))
         tensors = {n: value for n, value in named.items() if isinstance(value, torch.Tensor)}
         self.names = [*tensors]
         data = foreign.promoted(tensors[self.names[0]], op.traits.integers).dtype
@@ -71,17 +73,17 @@ class Recorded:
         self.rest = {n: v for n, v in named.items() if n not in tensors}
         self.others: tuple[Any, ...] | None = None
         self.shown: list[int] = []
-        self.count = len(op.results)
+        self.count, self.is_plain = len(op.results), False
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op's value, recorded."""
         try:
             if self.simple:
-                found = _step(self, None, *args)
+                found = self.step(self, None, *args)
                 return found if not self.shown else self._results(found)
             given: list[Any] = [args, kwargs]
             tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
-            arrays = _step(self, given, *tensors)
+            arrays = self.step(self, given, *tensors)
         except (TypeError, ValueError) as error:  # nobody has called `forward`
             where = self.spec.where
             error.args = (str(error).replace(f"{where}.forward:", f"{where}:", 1),)
@@ -106,6 +108,9 @@ class Recorded:
             self.rest.update((n, v) for n, v in pairs if v is not None)
         else:
             self.others = ()
+        is_same = self.in_order and len(self.places) <= len(self.spec.op.gradients)
+        is_alone = self.count == 1 and self.spec.saves_in_order and not self.outputs
+        self.is_plain = is_same and is_alone and not (self.shown or self.others)
 
     def _results(self, arrays: tuple[Any, ...]) -> Any:
         """The op's arrays, without what is shown besides."""
@@ -218,8 +223,8 @@ class Step(Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Any) -> tuple[Any, ...]:
-        call = ctx.call
-        if incoming[0] is None and all(gradient is None for gradient in incoming):
+        call, dy = ctx.call, incoming[0]
+        if dy is None and all(gradient is None for gradient in incoming):
             return (None,) * (2 + len(call.places))
         if call.shown:
             incoming = call.incoming(incoming)
@@ -227,6 +232,9 @@ class Step(Function):
         by_kernels = not (call.shown and any(map(is_batch, incoming)))  # they refuse a batch
         if by_kernels and not _is_grad_enabled() and not _are_transforms_active():
             try:
+                if call.is_plain and dy.dtype is call.dtype:  # another frame would take longer
+                    found = call.backward(dy, *saved, **call.options)
+                    return None, None, *(found if type(found) is tuple else (found,))
                 return None, None, *call.gradients(incoming, saved)
             except TypeError:
                 if not is_more(*incoming, *saved):
@@ -265,7 +273,8 @@ def in_graph(call: Any, *tensors: Any) -> Sequence[Any]:
 
     call : `Recorded`, or what is like it: it has `spec`, `rest`, `needed`, `gradients`, `second`.
     """
-    return of_batch(lambda *each: apply(Twice, call, *each), *tensors)
+    function = named_as(Twice, f"{call.spec.op.name}_backward")
+    return of_batch(lambda *each: apply(function, call, *each), *tensors)
 
 
 def _parted(spec: Spec, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -540,16 +549,21 @@ def _apply(function: Any) -> Any:
     if save is not base.setup_context:
         own = {"forward": staticmethod(forward), "setup_context": staticmethod(base.setup_context)}
         function = type(function)(function.__name__, (function,), {**own, "__module__": ""})
-        function._backward_cls.apply = function.backward
-    return getattr(super(base, function), "apply")  # noqa: B009
+    return _entry(function)
 
 
-# Without Function.apply, which reads a signature at each call for defaults that are not there, and
-# without the node's `apply`, which looks for another name of `backward` at each call.
-_step: Any = getattr(super(torch.autograd.Function, Step), "apply")  # noqa: B009 - it has no types
-_node: Any
-for _node in (Step, Twice):
-    _node._backward_cls.apply = _node.backward
+def _entry(function: Any) -> Any:
+    """Enter a function without Function.apply, which reads a signature at each call for defaults
+    that are not there, and its node without `apply`, which looks for another name of `backward`."""
+    function._backward_cls.apply = function.backward
+    return getattr(super(torch.autograd.Function, function), "apply")  # noqa: B009 - no types
+
+
+@cache
+def named_as(function: Any, name: str) -> Any:
+    """A function of autograd under an op's name, which its nodes and torch's profiler show."""
+    own = "".join(map(str.capitalize, name.split("_")))
+    return type(function)(own, (function,), {"__module__": ""})
 
 
 def recorder(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

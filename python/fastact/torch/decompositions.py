@@ -8,6 +8,7 @@ differentiated twice.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,13 +39,32 @@ _MATHS = SimpleNamespace(
 )
 
 
+_OPERATORS: list[Any] = []  # that have an entry
+
+
 def register(operator: Any, fake: Callable[..., Any], composed: Callable[..., Any]) -> None:
     """Let exporters compute an operator by what it is composed of.
 
     Tensors without memory go by the operator's own function as before, for it tells strides.
     """
+    _OPERATORS.append(operator)
     for kind, function in (("post_autograd", composed), ("meta", fake)):
         register_decomposition(operator, type=kind, unsafe=True)(function)
+
+
+@cache
+def keep_calls() -> None:
+    """Let inductor call the operators that have an entry, as it does of its own accord elsewhere.
+
+    In a process with the variable CI it refuses operators that it could take apart.
+    """
+    from torch._inductor import lowering
+    from torch._library.utils import get_layout_constraint_tag
+
+    make_fallback: Any = lowering.make_fallback  # it has no types
+    for operator in _OPERATORS:
+        layouts = lowering.tag_to_layout_constraint(get_layout_constraint_tag(operator))
+        make_fallback(operator, layouts, warn=False)
 
 
 def composed(op: Any, named: Mapping[str, Any], dtypes: list[torch.dtype]) -> Any:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter, signature
+from os import environ
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
 
@@ -53,6 +54,7 @@ from .autograd import (
     finds_all,
     in_graph,
     is_more,
+    named_as,
     one_by_one,
 )
 from .spec import (
@@ -69,6 +71,7 @@ from .spec import (
 # An annotation of an op's signature in words of a schema.
 _TYPES: dict[Any, str] = {
     A: "Tensor",
+    "Sliced[A]": "Tensor",  # as text: a value has no type variable
     Array: "Tensor",
     ArrayOrNumber: "Tensor",
     Array | None: "Tensor?",
@@ -379,7 +382,7 @@ class Operators:
 
     def _differentiable(self, *values: Any) -> Any:
         """Run the step where autograd has its turn."""
-        _tell_devices()
+        _tell_others()
         named = self.named(values)
         if foreign.has_tangent(*values) or (
             torch.is_grad_enabled() and any(t.requires_grad for t in foreign.tensors((), named))
@@ -392,7 +395,8 @@ class Operators:
         """The results, with a gradient."""
         check_recorded(self.spec, named)
         step = _Step(self, named)
-        flat = apply(Traced, step, *(named[name] for name in step.names))
+        function = named_as(Traced, self.spec.op.name)
+        flat = apply(function, step, *(named[name] for name in step.names))
         results = flat[: len(self.incoming)]
         return results[0] if len(results) == 1 else results
 
@@ -666,8 +670,10 @@ def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
 
 
-def _tell_devices() -> None:
-    """Let DTensor know the operators, once somebody has imported it."""
+def _tell_others() -> None:
+    """Let DTensor know the operators, once it is imported, and so inductor in a CI."""
+    if "torch._inductor.lowering" in modules and environ.get("CI"):
+        decompositions.keep_calls()
     if "torch.distributed.tensor" in modules:
         from . import sharding
 
@@ -676,7 +682,7 @@ def _tell_devices() -> None:
 
 def call(op: Any, named: Mapping[str, Any]) -> Any:
     """The op's value, of tensors that have no memory of their own."""
-    _tell_devices()
+    _tell_others()
     operators = operators_of(op, named)
     where = operators.spec.where
     _check(where, operators, named)
@@ -721,8 +727,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
     for name, value in named.items():
         kind = operators.takes.get(name)
         if kind is None and name not in _EVERY:
-            allowed = ", ".join(operators.takes)
-            raise TypeError(f"{where}: unexpected keyword argument {name!r}; allowed are {allowed}")
+            raise validate.unknown_keyword(where, name, operators.takes)
         is_array = name == "out" or (kind or "").startswith("Tensor")
         for one in value if name == "out" and isinstance(value, tuple) else (value,):
             if not isinstance(one, torch.Tensor):
@@ -732,6 +737,8 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
                         f"{where}: all arrays must come from one framework, got {name}, of type "
                         f"{type(one).__name__}, beside tensors of torch"
                     )
+            elif one.is_nested:  # it answers operators of torch alone
+                foreign.plain_tensor(where, name, one)
             elif not is_array and (foreign.is_traced() or foreign.is_more_than_memory(one)):
                 raise TypeError(
                     f"{where}: {name} must not be a tensor without memory of its own, or in a trace"

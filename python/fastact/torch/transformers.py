@@ -24,7 +24,7 @@ from typing import Any
 
 from ..waiting import installed
 
-with installed("kernels", "torch.transformers", "torch 'transformers>=5' 'kernels>=0.17'"):
+with installed("kernels", "torch.transformers", "transformers"):
     import kernels
     import torch
     from torch import Tensor

@@ -161,10 +161,10 @@ def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:
     return Over(found, reduced(shape, found, keeps), () if keeps else found, shape)
 
 
-def has_shape(where: str, name: str, view: View, shape: tuple[int, ...]) -> None:
+def has_shape(where: str, name: str, view: View, shape: tuple[int, ...], hint: str = "") -> None:
     """An array has a shape that follows from the other arguments."""
     if view.shape != shape:
-        raise ValueError(f"{where}: {name} must have shape {shape}, got {view.shape}")
+        raise ValueError(f"{where}: {name} must have shape {shape}, got {view.shape}{hint}")
 
 
 def integer(where: str, name: str, value: Any) -> int:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
 
+from ...interop import validate
 from . import bias, gates, norms, plain, sync_batch_norm  # noqa: F401
 from .activations import ACTIVATIONS, ActivationModule
 from .module import Module, WithActivation
 
 __all__ = ["Report", "convert", "revert"]
 
+#: A class of torch.nn, or its name.
+Kind: TypeAlias = "str | type[torch.nn.Module]"
+
 #: Modules to convert: classes of torch's, or a function of a module's name and the module.
-Only: TypeAlias = (
-    "type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] | "
-    "Callable[[str, torch.nn.Module], bool] | None"
-)
+Only: TypeAlias = "Kind | Collection[Kind] | Callable[[str, torch.nn.Module], bool] | None"
 
 
 def _derived(cls: type[Module]) -> Iterator[type[Module]]:
@@ -40,7 +42,7 @@ REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
 REPLACEMENTS[torch.nn.SyncBatchNorm] = sync_batch_norm.SyncBatchNorm
 
 #: The class whose place each of ours takes.
-_ORIGINALS = {cls: base for base, cls in REPLACEMENTS.items()}
+_ORIGINALS: dict[Any, type[torch.nn.Module]] = {cls: base for base, cls in REPLACEMENTS.items()}
 
 # Without an activation behind it such a layer is torch's, whatever its class.
 _LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == bias.__name__)
@@ -82,9 +84,9 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     ----------
     model : torch.nn.Module
         It is changed.
-    only : class, tuple of classes, or function, optional
-        Which modules to convert: classes of torch.nn, or a function of a module's name and the
-        module.
+    only : class, its name, a collection of these, or function, optional
+        Which modules to convert: classes of torch.nn, such as ``"LayerNorm"``, or a function of a
+        module's name and the module.
 
     Returns
     -------
@@ -176,10 +178,26 @@ def _places(model: torch.nn.Module) -> Counter[int]:
 def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
     if only is None:
         return lambda name, module: True
-    if isinstance(only, type | tuple):
-        classes = only
-        return lambda name, module: isinstance(module, classes)
-    return only
+    if callable(only) and not isinstance(only, type):
+        return only
+    kinds: Any = (only,) if isinstance(only, str | type) else only
+    classes = tuple(map(_class_of, kinds if isinstance(kinds, Collection) else (only,)))
+    return lambda name, module: isinstance(module, classes)
+
+
+def _class_of(kind: Any) -> type[torch.nn.Module]:
+    """The class of torch's that is asked for by its name, by itself, or by ours."""
+    if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
+        return _ORIGINALS.get(kind, kind)
+    named = {cls.__name__: cls for cls in REPLACEMENTS}
+    if isinstance(kind, str) and kind in named:
+        return named[kind]
+    near = get_close_matches(kind, named, 1) if isinstance(kind, str) else []
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise (ValueError if isinstance(kind, str) else TypeError)(
+        f"fastact.torch.nn.convert: only must have classes of torch.nn, names of those that "
+        f"fastact has, or be a function, got {validate.describe(kind)}{hint}"
+    )
 
 
 def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: bool) -> None:
@@ -192,6 +210,8 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
             report.left[name] = f"{type(module).__name__} is lazy: convert it after its first call"
         elif any(isinstance(module, base) for base in REPLACEMENTS):
             report.left[name] = f"{type(module).__name__} is a class of its own"
+        elif _is_for_kernelize(module):
+            report.left[name] = f"{type(module).__name__}: fastact.torch.kernelize takes it"
         return
     if _has_own_forward(module):
         report.left[name] = f"{cls.__name__}: its forward is another one"
@@ -246,7 +266,7 @@ def _fuse_neighbours(
             stand_in.stands_for = (activation,)  # in a tuple, where nobody looks for modules
             sequence._modules[following] = stand_in
             report.converted.pop(names[1], None)
-            report.fused[names[0]] = f"{type(layer).__name__} with {activation}"
+            report.fused[names[0]] = f"{type(layer).__name__} with {_own_repr(activation)}"
 
 
 def _part_neighbours(
@@ -267,7 +287,7 @@ def _part_neighbours(
         else:
             del layer.fused
             sequence._modules[following] = activation.train(stand_in.training)
-            report.parted[names[0]] = f"{type(layer).__name__} with {activation}"
+            report.parted[names[0]] = f"{type(layer).__name__} with {_own_repr(activation)}"
 
 
 def _revert(name: str, module: Any, report: Report) -> None:
@@ -284,6 +304,9 @@ def _revert(name: str, module: Any, report: Report) -> None:
     else:
         module.__class__ = base
         report.converted[name] = base.__name__
+
+
+_own_repr = torch.nn.Module.__repr__  # with the class's name alone, as a report has it
 
 
 def _takes_activation(layer: Any) -> bool:
@@ -303,6 +326,14 @@ def _becomes(module: Any) -> Any:
 def _has_own_forward(module: Any) -> bool:
     """Whether `forward` of this one module was replaced, whatever its class's is."""
     return "forward" in vars(module)
+
+
+def _is_for_kernelize(module: torch.nn.Module) -> bool:
+    """Whether it is a norm or an activation of transformers, and not yet of `kernels`."""
+    cls = type(module)
+    is_layer = cls.__module__ == "transformers.activations" or "Norm" in cls.__name__
+    is_theirs = cls.__module__.startswith("transformers.")
+    return is_theirs and is_layer and not _has_own_forward(module)
 
 
 def _is_watched(layer: Any, activation: Any) -> bool:

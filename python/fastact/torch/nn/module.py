@@ -33,6 +33,11 @@ class Module(torch.nn.Module):
                     return tracer.create_proxy("call_module", name, args, kwargs)
         return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
+    def __repr__(self) -> str:
+        """Show in a model's repr which modules fastact computes."""
+        is_ours = type(self).__module__.startswith(__package__)
+        return f"{__package__}." * is_ours + super().__repr__()
+
     def _is_leaf(self, tracer: Any) -> bool:
         """Whether a tracer goes no further into modules of torch's class."""
         of_torch = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("torch.nn"))
