@@ -149,23 +149,37 @@ def test_a_repeated_call_is_replayed(op, framework, given, part, monkeypatch):
         bound = op.bound("call", named)
         run = partial(op.quantized, *bound.args, **bound.keywords, **given)
         right = uncached(run)
+        outs = tuple((torch if framework == "torch" else np).empty_like(a) for a in right)
         with monkeypatch.context() as context:
             if time == 3:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
-            got = run()
-        for a, b in zip(got, right, strict=True):
+            got = (*run(), *run(out=outs), run(scale=outs[1])[0])
+        for a, b in zip(got, (*right, *right, right[0]), strict=True):
             assert a.dtype == b.dtype
             if a.dtype in (torch.float8_e4m3fn, torch.float16):
                 a, b = a.view(torch.int8), b.view(torch.int8)
             is_same(a, b)
 
 
-def test_scales_in_arrays_are_read_by_every_call():
-    x, scale = np.ones((2, 8), np.float32), np.ones((2, 1), np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("wrong", [-1, 0, np.inf, np.nan])
+def test_scales_in_arrays_are_read_by_every_call(dtype, wrong):
+    x, scale = np.ones((2, 8), dtype), np.ones((4, 1), dtype)[::2]
     for _ in range(4):
         fa.relu.quantized(x, scale=scale)
-    scale[1] = -1
+    scale[1] = wrong
     refused("scale must be positive", fa.relu.quantized, x, scale=scale, error=ValueError)
+
+
+def test_dtypes_of_any_library():
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    float8 = ("float8_e4m3fn", torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, FLOAT8)
+    for first, *others in (("int8", torch.int8, np.int8, np.dtype("int8")), float8):
+        right, _ = fa.silu.quantized(x, dtype=first)
+        for dtype in others:
+            is_same(fa.silu.quantized(x, dtype=dtype)[0], right)
+            step = torch.compile(partial(fa.silu.quantized, dtype=dtype), backend="eager")
+            same_codes(step(torch.from_numpy(x))[0], right)
 
 
 @each_format
@@ -298,6 +312,8 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
     per = "per must be 'row', 'tensor' or a positive"
     return [
         (ValueError, "dtype must be 'int8' or 'float8_e4m3fn', got 'int4'", {"dtype": "int4"}),
+        (ValueError, r"dtype must be .*, got torch\.int16", {"dtype": torch.int16}),
+        (TypeError, "unknown keyword 'block'; allowed are dtype, per, scale, ", {"block": 2}),
         *((ValueError, f"{per} integer, got {bad!r}", {"per": bad}) for bad in ("col", 0, True)),
         (ValueError, per, {"per": EqualToAll("col")}),
         (ValueError, "per must divide the 8 elements along the last axis, got 3", {"per": 3}),
@@ -343,8 +359,6 @@ def test_errors_of_the_arguments_name_it(op):
     rest = bound.args[1:]
     for args in (("text", *rest), (np.ones((2, 8), complex), *rest), ()):
         refused(rf"^fastact\.{op.name}\.quantized: ", op.quantized, *args, **bound.keywords)
-    with pytest.raises(TypeError, match=rf"^fastact\.{op.name}\.quantized: unknown keyword"):
-        op.quantized(*bound.args, **bound.keywords, no_such_option=1)
 
 
 def test_results_lie_apart():
@@ -410,9 +424,14 @@ def test_compiled_of_any_shape_and_into_tensors():
 def test_what_is_wrong_in_what_torch_compiles():
     torch._dynamo.reset()
     x = torch.ones(2, 8)
-    for given, words in (({"dtype": "int4"}, "dtype must be"), ({"per": "col"}, "per must be")):
+    for run, words in (
+        (partial(fa.silu.quantized, dtype="int4"), "dtype must be"),
+        (partial(fa.silu.quantized, per="col"), "per must be"),
+        (partial(fa.silu.quantized, block=2), "unknown keyword 'block'"),
+        (partial(fa.rms_norm, epsilon=2), "unknown keyword 'epsilon'"),
+    ):
         with pytest.raises(Exception, match=words):
-            torch.compile(partial(fa.silu.quantized, **given), fullgraph=True, backend="eager")(x)
+            torch.compile(run, fullgraph=True, backend="eager")(x)
 
 
 def test_jax_has_none():
