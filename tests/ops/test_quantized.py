@@ -47,7 +47,7 @@ def value(op: Any, named: Any) -> tuple[Any, Any]:
         y = op.bound("call", named)()
         return y if isinstance(y, tuple) else (y, None)
     wide = {n: v.astype(np.float32) if isinstance(v, np.ndarray) else v for n, v in named.items()}
-    if "residual" not in wide:
+    if len(op.results) == 1:
         return op.bound("call", wide)(), None
     _, total = op.bound("call", named)()
     y, _ = op.bound("call", {**wide, "x": total.astype(np.float32), "residual": -0.0})()
@@ -92,7 +92,7 @@ def same_codes(got: Any, right: Any) -> None:
 def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framework):
     """By the framework's own value of the op, in the type in which it computes."""
     named = sampled(op, dtype if framework.exact else "float32", (64, 64), **way)
-    if "axis" in way:
+    if "axis" in way and "bias" not in op.entry_points["call"].arrays:
         named.pop("bias", None)  # of the other axis
     given = {n: framework.of(v) if np.ndim(v) else v for n, v in named.items()}
     bound = op.bound("call", given)
