@@ -165,7 +165,7 @@ def bias_act(
     x : array
         Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
     bias : array
-        1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
+        1-D, as long as the axis `axis` of x; of x's dtype or a wider one, beside float64 any.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
 
