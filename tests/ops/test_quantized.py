@@ -434,6 +434,20 @@ def test_what_is_wrong_in_what_torch_compiles():
             torch.compile(run, fullgraph=True, backend="eager")(x)
 
 
+@each_per
+@each_format
+@each_dtype
+@on_kernels
+def test_an_array_as_it_is(device, dtype, codes, per):
+    x = np.random.default_rng(3).normal(size=(3, 64)).astype(DTYPES[dtype])
+    got, scale = fa.quantize(device.of(x), dtype=codes, per=per)
+    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    right = scales(wide, codes, per)
+    assert_same_bits(np.asarray(device.numpy(scale)), right)
+    same_codes(got, encoded(wide, right, codes))
+    refused("^fastact.quantize: per must divide", fa.quantize, x, per=7, error=ValueError)
+
+
 def test_jax_has_none():
     jax = pytest.importorskip("jax")
     refused("x must be an array that can be written, got jax", fa.relu.quantized, jax.numpy.ones(3))

@@ -16,8 +16,8 @@
 #     array that an op has read as a number leaves its call unrecorded; where it has read a number
 #     of NumPy's, which nobody can change, the plan is for the bits of that number, and another
 #     value is another key;
-#   - where a check reads numbers of an array, which the next call may have changed, each run repeats
-#     it, and leaves a call that fails to Python;
+#   - where a check reads numbers of an array, which the next call may have changed, each run
+#     repeats it, and leaves a call that fails to Python;
 #   - native functions write every array that the call states as written or new, and no other; where
 #     Python code has written one, or memory that they read, the call is unrecorded;
 #   - a native function is given the size of every workspace, and refuses one that is short, or does
@@ -411,7 +411,7 @@ cdef class CallPlan:
         self.launches = NULL
 
     cdef object run(self, const CallKey* key):
-        """NotImplemented for Python to check: memory that was not shared before, or wrong scales."""
+        """NotImplemented where memory is shared that was not before, or scales are wrong."""
         cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
         cdef void* stream = NULL

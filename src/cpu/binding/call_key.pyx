@@ -2,7 +2,8 @@
 # runs, and with what arguments but the addresses of its arrays. Two calls of an entry point with
 # equal keys run the same call plan (call_cache.pyx).
 #
-#   arrays and tensors   dtype, shape, strides, writability, device, which begin at one address,
+#   arrays and tensors   dtype (by its address, where no kernel reads such bytes: codes), shape,
+#                        strides, writability, device, which begin at one address,
 #                        which of them require grad while gradients are recorded; on a device the
 #                        alignment to 16 bytes, on which the choice of a kernel depends
 #   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
