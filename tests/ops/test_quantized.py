@@ -186,7 +186,7 @@ def test_dtypes_of_any_library():
 def test_every_number_of_16_bits(codes):
     """The published table of float8, and integers with their ties, infinities and NaN."""
     x = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes, scale=1.0)
+    got, _ = fa.quantize(x, dtype=codes, scale=1.0)
     right = encoded(x.astype(np.float32), np.float32(1), codes)
     if codes != "int8":  # the sign and the payload of a NaN aside
         got, right = (np.where(np.isnan(x), 0x7F, c.view(np.uint8)) for c in (got, right))
@@ -200,7 +200,7 @@ def test_numbers_that_are_next_to_a_tie(dtype, codes):
     ties = np.arange(-300, 300) / 2 if codes == "int8" else np.arange(-(2**8), 2**8) * 2.0**-10
     x = ties.astype(dtype)
     x = np.concatenate([x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)])
-    got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes, scale=1.0)
+    got, _ = fa.quantize(x, dtype=codes, scale=1.0)
     is_same(got, encoded(x, x.dtype.type(1), codes))
 
 
@@ -220,7 +220,7 @@ def test_quotients_are_those_of_a_division(scale, codes, isa):
             x = (x.astype(np.float32) * by).astype(np.float32)
             x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
             x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45])])
-            got, _ = fa.leaky_relu.quantized(x.astype(np.float32), 1.0, dtype=codes, scale=by)
+            got, _ = fa.quantize(x.astype(np.float32), dtype=codes, scale=by)
             is_same(got, encoded(x, by, codes))
 
 
@@ -228,7 +228,7 @@ def test_quotients_are_those_of_a_division(scale, codes, isa):
 def test_rows_that_are_not_finite(codes):
     x = np.array([[np.nan, np.inf, -np.inf, 2.0], [0.0, -0.0, 0.0, 0.0], [1e-45, 0, 0, 0]])
     x = x.astype(np.float32)
-    got, scale = fa.leaky_relu.quantized(x, 1.0, dtype=codes)
+    got, scale = fa.quantize(x, dtype=codes)
     top = TOPS[codes]
     tiny = np.finfo(np.float32).tiny
     assert_same_bits(scale, np.array([[2 / np.float32(top)], [tiny], [tiny]], np.float32))
@@ -240,7 +240,7 @@ def test_rows_that_are_not_finite(codes):
 @each_format
 def test_every_instruction_set_has_the_same_codes(isa, codes):
     x = np.random.default_rng(1).normal(size=(7, 1234)).astype(np.float32)
-    got, _ = fa.leaky_relu.quantized(x, 1.0, dtype=codes)
+    got, _ = fa.quantize(x, dtype=codes)
     is_same(got, encoded(x, scales(x, codes, "row"), codes))
 
 
@@ -374,6 +374,7 @@ def test_results_lie_apart():
         fa.batch_norm.quantized(x, None, None, training=True)
     refused("x must have an axis", fa.relu.quantized, np.float32(1), per="tensor", error=ValueError)
     refused("out must be given by keyword", fa.relu.quantized, x, x)
+    refused("^fastact.quantize: per must divide", fa.quantize, x, per=7, error=ValueError)
     with pytest.raises(TypeError, match="it draws a number for each element"):
         fa.dropout_add_rms_norm.quantized(x, x, p=0.5, seed=1)
 
@@ -432,20 +433,6 @@ def test_what_is_wrong_in_what_torch_compiles():
     ):
         with pytest.raises(Exception, match=words):
             torch.compile(run, fullgraph=True, backend="eager")(x)
-
-
-@each_per
-@each_format
-@each_dtype
-@on_kernels
-def test_an_array_as_it_is(device, dtype, codes, per):
-    x = np.random.default_rng(3).normal(size=(3, 64)).astype(DTYPES[dtype])
-    got, scale = fa.quantize(device.of(x), dtype=codes, per=per)
-    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-    right = scales(wide, codes, per)
-    assert_same_bits(np.asarray(device.numpy(scale)), right)
-    same_codes(got, encoded(wide, right, codes))
-    refused("^fastact.quantize: per must divide", fa.quantize, x, per=7, error=ValueError)
 
 
 def test_jax_has_none():
