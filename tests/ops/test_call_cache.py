@@ -78,7 +78,7 @@ def examples(op: Any, way: dict[str, Any], dtype: Any) -> dict[str, Example]:
     found["jvp"] = Example(op.jvp, bound.args, keywords, takes_out=False)
     if hasattr(op, "quantized") and not op.traits.counts_elements:
         bound = op.bound("call", {**named, **({"training": False} if op.written else {})})
-        found["quantized"] = Example(op.quantized, bound.args, bound.keywords)
+        found["quantized"] = Example(op.quantized, bound.args, bound.keywords, is_direct=True)
     x = next(iter(named.values()))
     if "value_and_grad" in op.entry_points:
         found["value_and_grad"] = Example(op.value_and_grad, (x,), {}, is_direct=True)

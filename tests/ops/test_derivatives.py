@@ -219,11 +219,12 @@ def test_narrow_data(op, framework, dtype):
 
 
 @pytest.mark.parametrize("activation", ["identity", "silu"])
+@pytest.mark.parametrize("dtypes", [(np.float32, np.float64), (np.float64, np.float32)])
 @each_framework
 @each_other
-def test_parameters_wider_than_the_data(op, framework, activation):
+def test_parameters_of_another_dtype_than_the_data(op, framework, dtypes, activation):
     way = {"activation": activation}
-    call = sampled(op, way if takes(op, way) else {}, np.float32, np.float64)
+    call = sampled(op, way if takes(op, way) else {}, *dtypes)
     of, numpy = FRAMEWORKS[framework]
     models = [*call.dys, *(dict(zip(op.saves, call.saved, strict=True))[n] for n in op.moving)]
     for got, right, like in zip(call.second(of), call.second(widened), models, strict=True):

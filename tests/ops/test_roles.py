@@ -263,7 +263,6 @@ def test_parameters_may_be_wider(op, name, framework):
     for data, kind, is_taken in (
         (np.float32, np.float64, True),
         (np.float16, np.float32, True),
-        (np.float64, np.float32, False),
         (np.float32, np.float16, False),
         (np.float16, DTYPES["bfloat16"], False),
     ):
@@ -276,6 +275,20 @@ def test_parameters_may_be_wider(op, name, framework):
             continue
         words = rf"^fastact\.{op.name}: {name} must have dtype {np.dtype(data).name}, as "
         refused(words, call)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@each_parameter
+@each_kernel
+def test_parameters_beside_float64_may_be_narrower(op, name, framework, dtype):
+    """Their numbers count, and they alone; gradients are rounded to their dtype."""
+    narrow = cases.sample(op, X, DY)[name].astype(DTYPES[dtype])
+    way = {"weight_offset": 1.0} if "weight_offset" in op.entry_points["call"].defaults else {}
+    found = run(op, framework, **way, **{name: narrow})
+    assert narrow.dtype in [np.asarray(a).dtype for a in found] or f"d{name}" not in op.gradients
+    right = run(op, framework, **way, **{name: narrow.astype(np.float64)})
+    for a, b in zip(found, right, strict=True):
+        np.testing.assert_array_equal(a, np.asarray(b).astype(np.asarray(a).dtype))
 
 
 @each_parameter

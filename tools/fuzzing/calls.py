@@ -271,11 +271,6 @@ def _options(op: Any, entry: str, draw: Draw, shape: Shape) -> dict[str, Any]:
 # --- arrays ---------------------------------------------------------------------------------------
 
 
-def _wider(draw: Draw) -> np.dtype[Any]:
-    """Return the dtype of a parameter: the data's, or float64."""
-    return FLOAT64 if draw.framework != "plain" and draw.chance(0.18) else draw.dtype
-
-
 def _unless_scalar(made: Array) -> Array:
     """An operand that may be a list, but no float64 of NumPy's, which is Python's float."""
     return replace(made, form="array") if made.form == "scalar" else made
@@ -344,7 +339,10 @@ class _Arrays:
     def all(self) -> None:
         """In the order in which later ones depend on earlier ones."""
         self._lead()
-        self.parameter = _wider(self.draw)
+        draw = self.draw
+        beside = (np.float32, np.float16) if draw.dtype == FLOAT64 else (FLOAT64,)
+        is_other = draw.framework != "plain" and draw.chance(0.18)
+        self.parameter = np.dtype(draw.r.choice(beside)) if is_other else draw.dtype
         for name in self.takes:
             if name not in self.made:
                 self.made[name] = self._one(name)

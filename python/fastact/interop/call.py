@@ -277,12 +277,14 @@ class Call:
         dtype: int | None = None,
         in_place: bool = True,
         grouped: tuple[int, ...] = (),
+        given: Any = None,
     ) -> tuple[View, Any]:
         """The output's view, and what `result` makes the caller's array of.
 
         like: the input whose dtype and whose shape it has unless others are given.
         in_place: `out` may be one of the inputs; False where the inputs are saved.
         grouped: the input's axes that give way to groups, which lie in memory as they do.
+        given: the caller's array, where `out` is the same memory as another dtype.
         """
         model = self.model(like, shape, dtype, grouped)
         if out is None:
@@ -303,7 +305,7 @@ class Call:
         validate.writable(self.where, name, view)
         inputs = {n: v for n, v in self.views.items() if n in self.arrays}
         validate.may_write(self.where, name, view, inputs, in_place=in_place)
-        self.writes(name, view, out)
+        self.writes(name, view, out if given is None else given)
         return view, None
 
     def model(
@@ -383,6 +385,12 @@ class Call:
         if self._draft is not None:
             self._draft.seen_as(array, seen, dtype)
         return seen
+
+    def scale(self, view: View, array: Any) -> bool:
+        """Whether scales are positive and finite, which repeated calls ask, too."""
+        if self._draft is not None:
+            self._draft.scale(view, array)
+        return not self.framework.computes or _cpu.are_scales(view)
 
     def reads_values(self) -> None:
         """The call depends on numbers in arrays, so that it can't be repeated for others."""

@@ -4,7 +4,7 @@ A message names the op, the argument, what is allowed and what came. All checks 
 before anything is written.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from types import MappingProxyType
@@ -116,17 +116,26 @@ def initial(where: str, name: str, value: Any) -> float:
 
 def dtype_named(where: str, name: str, value: Any) -> str:
     """The name of a dtype that is computed, as an option says it."""
+    named = dtype_among(value, _cpu.DTYPE_NAMES)
+    if named is None:
+        raise TypeError(f"{where}: {name} must be {DTYPES}, got {describe(value)}")
+    return named
+
+
+def dtype_among(value: Any, names: Collection[str]) -> str | None:
+    """The name of a dtype, which any library may have said; None: it is none of these."""
     cls = type(value)
-    named = str(value)[len("torch.") :] if (cls.__module__, cls.__name__) == _TORCHS else value
-    if not (isinstance(named, str) and named in _cpu.DTYPE_NAMES):
+    if (cls.__module__, cls.__name__) == _TORCHS:
+        named = str(value)[len("torch.") :]
+    elif isinstance(value, str) and value in names:
+        named = value
+    else:
         try:
             # NumPy would print a tensor in its error, and torch reads memory that may be gone.
             named = "" if foreign.is_tensor(value) else str(np.dtype(value))
         except (TypeError, ValueError):
             named = ""
-    if named not in _cpu.DTYPE_NAMES:
-        raise TypeError(f"{where}: {name} must be {DTYPES}, got {describe(value)}")
-    return named
+    return named if named in names else None
 
 
 _TORCHS = ("torch", "dtype")

@@ -18,6 +18,7 @@ from .engine.entry import Arg
 from .engine.execute import Execution
 from .engine.fused import IDENTITY, activation_op
 from .engine.op import Kernels, P, R, Traits, declared, records
+from .engine.quantized import Quantizes
 from .engine.reductions import GRADIENT_SUM_BOUNDS, PlainSum, Shape
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Outs, Sliced, Stream
@@ -30,7 +31,7 @@ class Along(NamedTuple):
     bias: tuple[int, ...]
 
 
-class BiasAct(CachedOp[P, R]):
+class BiasAct(Quantizes, CachedOp[P, R]):
     """An activation of x + bias + residual, and backward."""
 
     family = "bias"
@@ -58,6 +59,9 @@ class BiasAct(CachedOp[P, R]):
         like, data = next(iter(call.views.items()))
         axis = axes.one(call.where, options.axis, len(data.shape), of=like)
         return Along(axis, (data.shape[axis],))
+
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
+        return axes.others((now.shapes.axis,), now.views["x"].ndim)
 
     def backward(
         self,
@@ -161,7 +165,7 @@ def bias_act(
     x : array
         Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
     bias : array
-        1-D, as long as the axis `axis` of x; of x's dtype or a wider one.
+        1-D, as long as the axis `axis` of x; of x's dtype or a wider one, beside float64 any.
     axis : int, default -1
         The bias's axis: -1 for rows and channels last, 1 for NCHW.
 

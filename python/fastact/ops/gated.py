@@ -52,7 +52,7 @@ axis : int
     The bias's axis.
 bias : array, optional
     1-D, of twice the length of the axis `axis`: first the numbers that are added to a, then those
-    for b; of a's dtype or a wider one.
+    for b; of a's dtype or a wider one, beside float64 any.
 limit : float, optional
     Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
 offset : float
@@ -281,7 +281,8 @@ def glu(
     interleaved : bool, default False
         The halves are not one behind the other, but take turns: ``x[..., ::2], x[..., 1::2]``.
     bias : array, optional
-        1-D, packed as x is along `axis`, to which it is added; of x's dtype or a wider one.
+        1-D, packed as x is along `axis`, to which it is added; of x's dtype or a wider one, beside
+        float64 any.
 
     Returns
     -------

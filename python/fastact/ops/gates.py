@@ -48,7 +48,7 @@ Parameters
 recurrent : array, optional
     The recurrent projection, U h: shape and dtype of gates, to which it is added.
 bias : array, of the shape of a row of gates, optional
-    Packed as gates are; of their dtype or a wider one. Added to every row.
+    Packed as gates are; of their dtype or a wider one, beside float64 any. Added to every row.
 recurrent_bias : array, of that shape, optional
     Another one.
 

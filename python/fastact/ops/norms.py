@@ -217,9 +217,10 @@ gate : array, or Python scalar
 offset : int
     The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
 weight : array, optional
-    {lengths}; of x's dtype or a wider one.
+    {lengths}; of x's dtype or a wider one, beside float64 any.
 bias : array, optional
-    {lengths}; of x's dtype or a wider one. Either of weight and bias may come without the other.
+    {lengths}; of x's dtype or a wider one, beside float64 any. Either of weight and bias may
+    come without the other.
 axis : int or tuple of int
     The axes whose elements share statistics, and along which the parameters lie.
 channel_axis : int

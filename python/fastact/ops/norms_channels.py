@@ -335,10 +335,11 @@ def batch_norm(
     Parameters
     ----------
     running_mean, running_var : array
-        1-D, one value a channel; of x's dtype or a wider one. Used as they are, or in training
-        moved towards the mean and the unbiased variance of x: ``running = (1 - momentum) * running
-        + momentum * new``, once all has been checked and computed; an empty batch moves nothing. In
-        training each may be None, but no list: only a copy of it could be updated.
+        1-D, one value a channel; of x's dtype or a wider one, beside float64 any. Used as they
+        are, or in training moved towards the mean and the unbiased variance of x: ``running =
+        (1 - momentum) * running + momentum * new``, once all has been checked and computed; an
+        empty batch moves nothing. In training each may be None, but no list: only a copy of it
+        could be updated.
     training : bool, default False
         Use the mean and the variance of x.
     momentum : float or None, default 0.1

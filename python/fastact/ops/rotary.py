@@ -385,11 +385,12 @@ def rotary(
         Of float16, bfloat16, float32 or float64; any strides. Or a tuple (q, k) of two of one
         dtype, which may differ in shape; then the result is a tuple, and so are dy and `out`.
     cos, sin : array
-        The cosine and the sine of each pair's angle, of one shape, and of x's dtype or a wider one.
-        Their length along `axis` is the number of pairs: the first ``2 * cos.shape[axis]``
-        elements are turned, and the others stay as they are. Along the other axes they broadcast:
-        for x of shape (batch, heads, seq, d) they are (seq, d / 2) or (batch, 1, seq, d / 2), for
-        (batch, seq, heads, d) they are (seq, 1, d / 2). They have no gradient.
+        The cosine and the sine of each pair's angle, of one shape, and of x's dtype or a wider one,
+        beside float64 any. Their length along `axis` is the number of pairs: the first
+        ``2 * cos.shape[axis]`` elements are turned, and the others stay as they are. Along the
+        other axes they broadcast: for x of shape (batch, heads, seq, d) they are (seq, d / 2) or
+        (batch, 1, seq, d / 2), for (batch, seq, heads, d) they are (seq, 1, d / 2). They have no
+        gradient.
     axis : int, default -1
         The axis of the pairs.
     positions : array, optional
@@ -484,7 +485,7 @@ def rms_norm_rotary(
     cos, sin : array
         The cosine and the sine of each pair's angle, as `rotary` has them.
     weight : array, optional
-        Of the length of x along `axis`; of x's dtype or a wider one.
+        Of the length of x along `axis`; of x's dtype or a wider one, beside float64 any.
     axis : int, default -1
         The axis of the pairs, and of the norm.
     eps : float, default 1e-6

@@ -35,7 +35,7 @@ from ..interop.shapes import Shape
 from ..ops.activations import Activation, Parameters
 from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg
 from ..ops.engine.op import Model, ops
-from ..ops.engine.quantized import FORMATS, Quantizes
+from ..ops.engine.quantized import Quantizes, named_format
 from ..ops.types import (
     A,
     ActivationLike,
@@ -92,7 +92,7 @@ _TYPES: dict[Any, str] = {
 }
 _OWN = {name: f"{_TYPES[kind]}?" for name, kind in get_type_hints(Parameters).items()}
 _SAVED = {"shape": "SymInt[]", OF_X: "str?"}  # all else that is saved may be an array
-_EVERY = ("out", "stream", "accumulate")  # what operators do not take
+_EVERY = ("out", "stream")  # what operators do not take
 
 
 class Operators:
@@ -228,6 +228,13 @@ class Operators:
             like = {**named, **dict.fromkeys(numbers, named[first])}
             named.update({n: self._repeated(n, v, like) for n, v in numbers.items()})
         return named
+
+    def refuse_unknown(self, named: Mapping[str, Any]) -> None:
+        """Refuse a keyword that the call has not."""
+        for name in named:
+            if name not in self.takes and name not in _EVERY:
+                allowed = (*self.takes, *_EVERY)
+                raise validate.unknown_keyword(self.spec.where, name, allowed)
 
     def _is_array(self, name: str) -> bool:
         return self.takes.get(name, "").startswith("Tensor")
@@ -718,6 +725,7 @@ def _in_our_words(op: Any, where: str) -> Iterator[None]:
 def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
     """Arrays are tensors of one device, and nothing else is; what they are like, torch checks."""
     first = operators.spec.arrays[0]
+    operators.refuse_unknown(named)
     if first in named and not isinstance(named[first], torch.Tensor):
         raise TypeError(
             f"{where}: {first} must be a tensor, as other arguments are, got "
@@ -725,10 +733,7 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
         )
     device = next(foreign.tensors((), named)).device
     for name, value in named.items():
-        kind = operators.takes.get(name)
-        if kind is None and name not in _EVERY:
-            raise validate.unknown_keyword(where, name, operators.takes)
-        is_array = name == "out" or (kind or "").startswith("Tensor")
+        is_array = name == "out" or operators.takes.get(name, "").startswith("Tensor")
         for one in value if name == "out" and isinstance(value, tuple) else (value,):
             if not isinstance(one, torch.Tensor):
                 is_number = isinstance(one, int | float) and name != "out"
@@ -754,6 +759,7 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call an op in the way that torch.compile can read."""
     named = OPERATORS[op.name].spec.named(args, kwargs)
     operators = operators_of(op, named)
+    operators.refuse_unknown(named)
     named = operators.promoted(named)
     return _finished(operators, named, operators.call(*operators.values(named)))
 
@@ -773,8 +779,10 @@ def traced_quantized(
     """`op.quantized` as torch.compile reads it; kwargs: `out` among them."""
     operators = OPERATORS[op.name]
     where = f"{operators.spec.where}.quantized"
-    validate.choice(where, "dtype", dtype, FORMATS)
-    named = operators.promoted(operators.spec.named(args, kwargs))
+    dtype = named_format(where, dtype)
+    named = operators.spec.named(args, kwargs)
+    operators.refuse_unknown(named)
+    named = operators.promoted(named)
     is_array = isinstance(scale, torch.Tensor)
     if not (is_array or scale is None):
         try:

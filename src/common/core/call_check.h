@@ -45,8 +45,8 @@ inline bool fits_dtype(DTypeRule rule, int dtype, int other) {
   if (rule == DTypeRule::kIndex) return dtype == kI32 || dtype == kI64;
   if (rule == DTypeRule::kComputed) return is_computed;
   if (rule == DTypeRule::kAny) return dtype >= 0 && dtype < kViewDTypes;
-  if (rule == DTypeRule::kWideEnough && is_computed && item_size(dtype) > item_size(other))
-    return true;
+  if (rule == DTypeRule::kWideEnough && is_computed)
+    return dtype == other || other == kF64 || item_size(dtype) > item_size(other);
   return dtype == expected_dtype(rule, other);
 }
 

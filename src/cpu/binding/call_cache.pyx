@@ -16,6 +16,8 @@
 #     array that an op has read as a number leaves its call unrecorded; where it has read a number
 #     of NumPy's, which nobody can change, the plan is for the bits of that number, and another
 #     value is another key;
+#   - where a check reads numbers of an array, which the next call may have changed, each run
+#     repeats it, and leaves a call that fails to Python;
 #   - native functions write every array that the call states as written or new, and no other; where
 #     Python code has written one, or memory that they read, the call is unrecorded;
 #   - a native function is given the size of every workspace, and refuses one that is short, or does
@@ -86,13 +88,20 @@ cdef class PlanDraft:
     cdef bint[MAX_BUFFERS] filled  # by the steps, in their order
     cdef list steps              # (NativeCall or NativeLoop, its calls, workspaces of these)
     cdef list seen               # (array of an output, the same as another dtype, this dtype)
+    cdef list scales             # Views of arrays of the call
 
     def __cinit__(self):
         self.numbers, self.made, self.written, self.steps, self.seen = {}, [], [], [], []
+        self.scales = []
 
     def operand(self, View view not None, value):
         """An array of the call, and the view of it that native functions get."""
         self.numbers[whole_of(view)] = self.claim(value)
+
+    def scale(self, View view not None, value):
+        """An operand whose numbers each run holds to `are_scales`."""
+        self.operand(view, value)
+        self.scales.append(view)
 
     def writes(self, View view not None, value):
         """An array of the call that native functions write, and may read by the same view."""
@@ -183,6 +192,9 @@ cdef class PlanDraft:
         for k in self.written:
             plan.written[plan.writes] = k
             plan.writes += 1
+        plan.scales = []
+        for view in self.scales:
+            plan.scales.append((self.buffer_index(view), view.without_memory()))
         plan.steps, plan.blocks = [], b""
         for step, calls, workspaces in self.steps:
             for call, workspace in zip(calls, workspaces):
@@ -271,6 +283,35 @@ cdef class PlanDraft:
         return [type(result), fields, tuple(values)]
 
 
+cdef bint are_positive(const char* data, const ArrayArgument* a) noexcept:
+    """Whether all numbers of an array of float32 or float64 on the CPU are positive and finite."""
+    cdef const char* at
+    cdef int64_t i, rest
+    cdef float number  # which may begin anywhere
+    cdef double wide
+    cdef int axis
+    if a.device_type != kDLCPU:
+        return True
+    for i in range(size_of(a[0])):
+        at, rest = data, i
+        for axis in range(a.ndim - 1, -1, -1):
+            at += rest % a.shape[axis] * a.strides[axis]
+            rest //= a.shape[axis]
+        if a.dtype == kF64:
+            memcpy(&wide, at, sizeof(wide))
+        else:
+            memcpy(&number, at, sizeof(number))
+            wide = number
+        if not 0 < wide < INFINITY:
+            return False
+    return True
+
+
+def are_scales(View view not None):
+    """Whether all numbers of an array are positive and finite; on a GPU nobody looks."""
+    return are_positive(view.array.data, &view.array)
+
+
 cdef View without_gaps(View made):
     """A model of an output, which plans can make again: axes in any order, without gaps.
 
@@ -349,6 +390,7 @@ cdef class CallPlan:
     cdef int64_t[MAX_BUFFERS] scratch_at  # where each of them begins
     cdef list made                  # a model of each output; None: a workspace
     cdef bint[MAX_BUFFERS] is_number  # NumPy's caller gets a scalar, not an array
+    cdef list scales                # (buffer index, a model) of arrays for `are_scales`
     cdef object result              # PlanDraft.part_of_result
     cdef list steps                 # NativeCall or NativeLoop, without memory
     cdef bytes blocks               # of these calls, of which each run has a copy
@@ -369,7 +411,7 @@ cdef class CallPlan:
         self.launches = NULL
 
     cdef object run(self, const CallKey* key):
-        """NotImplemented where memory is shared that was not when the plan was made."""
+        """NotImplemented where memory is shared that was not before, or scales are wrong."""
         cdef char* data[MAX_BUFFERS]
         cdef Buffers buffers = None
         cdef void* stream = NULL
@@ -384,6 +426,9 @@ cdef class CallPlan:
                     return NotImplemented
         for k in range(self.arrays):
             data[k] = key.data[k]
+        for k, model in self.scales:
+            if not are_positive(data[k], &(<View>model).array):
+                return NotImplemented
         if self.count:
             buffers = Buffers.__new__(Buffers)
             buffers.make(self, key, &data[self.arrays])

@@ -2,7 +2,8 @@
 # runs, and with what arguments but the addresses of its arrays. Two calls of an entry point with
 # equal keys run the same call plan (call_cache.pyx).
 #
-#   arrays and tensors   dtype, shape, strides, writability, device, which begin at one address,
+#   arrays and tensors   dtype (by its address, where no kernel reads such bytes: codes), shape,
+#                        strides, writability, device, which begin at one address,
 #                        which of them require grad while gradients are recorded; on a device the
 #                        alignment to 16 bytes, on which the choice of a kernel depends
 #   numbers of NumPy's   beside NumPy's arrays as arrays without axes, in memory of their own
@@ -61,6 +62,7 @@ cdef enum:  # bits of an array's first word
     RECORDS_BIT
     SCALAR_BIT
     RESIDUE_BIT  # on a device: the last bits of its address, kAlignedBits of them
+    BYTES_BIT = RESIDUE_BIT + kAlignedBits  # its dtype stands before it
 
 
 cdef bint put_array(CallKey* key, object x, const ArrayArgument* a, uint64_t flags) noexcept:
@@ -114,14 +116,16 @@ cdef bint put_scalar(CallKey* key, object x, int dtype) noexcept:
 cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     cdef ArrayArgument a
     cdef DLDevice device
-    cdef bint records
+    cdef bint records, is_read
     cdef uint64_t flags
+    a.stride_unit = 0
     if key.kind is NULL and is_for_dispatcher(kind):
         return False
     records = records_gradient(x, kind)
+    is_read = read_tensor(x, kind, &a)
     if (
         key.arrays and (key.kind is NULL or key.kind.api is not kind.api)
-        or records and kind.records_gradients is NULL or not read_tensor(x, kind, &a)
+        or records and kind.records_gradients is NULL or not is_read and a.stride_unit != 1
     ):
         return False
     key.records |= records and key.may_record
@@ -136,7 +140,15 @@ cdef bint put_tensor(CallKey* key, object x, TensorType* kind) except -1:
     flags = <uint64_t>records << RECORDS_BIT
     if device.device_type != kDLCPU:
         flags |= residue(a.data) << RESIDUE_BIT
-    return put_array(key, x, &a, flags)
+    return put_array(key, x, &a, flags) if is_read else put_bytes(key, x, &a, flags)
+
+
+cdef bint put_bytes(CallKey* key, object x, ArrayArgument* a, uint64_t flags) except -1:
+    """Enter an array of codes, which kernels know as bools: its dtype by identity."""
+    if a.stride_unit != 1 or not put_value(key, x.dtype, 0):
+        return False
+    a.dtype = kBool
+    return put_array(key, x, a, flags | <uint64_t>1 << BYTES_BIT)
 
 
 cdef inline uint64_t residue(const char* data) noexcept:
@@ -183,7 +195,11 @@ cdef bint put_value(CallKey* key, object value, int depth) except -1:
     cdef long long integer
     cdef int overflow = 0, dtype
     if cnp.PyArray_CheckExact(value):
-        return key.kind is NULL and read_numpy(value, &a) and put_array(key, value, &a, 0)
+        if key.kind is not NULL:
+            return False
+        if read_numpy(value, &a):
+            return put_array(key, value, &a, 0)
+        return cnp.PyArray_ITEMSIZE(value) == 1 and put_bytes(key, value, &a, 0)
     kind = tensor_type_known(Py_TYPE(value))
     if kind is not NULL:
         return put_tensor(key, value, kind)

@@ -14,13 +14,19 @@ constexpr int kDTypeOf<f16> = kF16;
 template <>
 constexpr int kDTypeOf<bf16> = kBF16;
 
-// Runs visit(p) with p as a pointer to numbers of a dtype, which is T's or a wider one.
+// Runs visit(p) with p as a pointer to numbers of a dtype, which is T's or a wider one, and beside
+// double any.
 template <class T, class Visit>
 FASTACT_DEVICE auto with_type(const char* p, int dtype, const Visit& visit) {
   char* at = const_cast<char*>(p);
   if (dtype == kF64) return visit(reinterpret_cast<double*>(at));
   if (dtype == kF32) return visit(reinterpret_cast<float*>(at));
-  return visit(reinterpret_cast<T*>(at));
+  if constexpr (sizeof(T) == sizeof(double)) {
+    if (dtype == kF16) return visit(reinterpret_cast<f16*>(at));
+    return visit(reinterpret_cast<bf16*>(at));
+  } else {
+    return visit(reinterpret_cast<T*>(at));
+  }
 }
 
 // The number plus an offset, rounded once. Without an offset it stays as it is: a zero keeps its

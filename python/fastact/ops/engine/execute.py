@@ -41,12 +41,17 @@ def execute(entry: Entry, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def said_by(where: str, entry: str) -> Iterator[None]:
-    """Let errors of a call that another one makes begin with the latter's name."""
+def said_by(where: str, entry: str, more: str = "") -> Iterator[None]:
+    """Let errors of a call that another one makes begin with the latter's name.
+
+    more : keywords that the latter takes besides.
+    """
     try:
         yield
     except (TypeError, ValueError) as error:
-        error.args = (str(error).replace(f"{entry}:", f"{where}:", 1),)
+        allowed = f"; allowed are {more}, " if more else "; allowed are "
+        text = str(error).replace("; allowed are ", allowed, 1)
+        error.args = (text.replace(f"{entry}:", f"{where}:", 1),)
         raise
 
 

@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,11 +30,10 @@ from ...interop.frameworks import (
     namespace,
     see,
 )
+from ..types import DType
 from .execute import Execution, said_by
 from .parts import Part, Parts, begin_of, cut, for_each, part_of, threads_of
 from .reductions import fill
-
-CodeType: TypeAlias = Literal["int8", "float8_e4m3fn"]
 
 #: The numbers of formats (`CodeFormat` in src/common/quantize/quantize.h).
 FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
@@ -50,6 +49,13 @@ _FEW_ROWS = 64
 
 #: Elements that share a scale, by a name; a number is as many neighbours of a row.
 _PER = {name: name for name in ("row", "tensor")}
+
+
+def named_format(where: str, dtype: Any) -> str:
+    """The name of a format, by a dtype as any library has it."""
+    named = dtype if isinstance(dtype, str) else validate.dtype_among(dtype, FORMATS) or dtype
+    validate.choice(where, "dtype", named, FORMATS)
+    return str(named)
 
 
 class Quantizes:
@@ -70,7 +76,7 @@ class Quantizes:
     def quantized(
         self: Any,
         *args: Any,
-        dtype: CodeType = "int8",
+        dtype: DType = "int8",
         per: Literal["row", "tensor"] | int = "row",
         scale: Any = None,
         out: Any = None,
@@ -86,9 +92,10 @@ class Quantizes:
         ----------
         *args : array
             As for the call.
-        dtype : {"int8", "float8_e4m3fn"}
-            The dtype of the codes. Where float8 is not there, in NumPy without ml_dtypes, the same
-            bytes are uint8; in frameworks that can't see bytes as another dtype, bool.
+        dtype : {"int8", "float8_e4m3fn"} or dtype, default "int8"
+            The dtype of the codes, by its name or as NumPy, ml_dtypes or torch has it. Where float8
+            is not there, in NumPy without ml_dtypes, the same bytes are uint8; in frameworks that
+            can't see bytes as another dtype, bool.
         per : {"row", "tensor"} or int, default "row"
             Which elements share a scale: those along the last axis of the result, all of them, or
             so many neighbours along the last axis, whose length they divide.
@@ -158,7 +165,7 @@ class Quantizes:
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}"):
+        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", "dtype, per, scale"):
             if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
                 return handlers.bridge("dispatch").call_quantized(  # type: ignore[no-any-return]
                     self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
@@ -185,8 +192,8 @@ class _Quantized:
         scale: Any,
     ) -> None:
         self.op, self.where = op, f"fastact.{op.name}.quantized"
-        self.format = validate.choice(self.where, "dtype", dtype, FORMATS)
-        self.dtype, self.per, self.scale = dtype, per, scale
+        self.dtype, self.per, self.scale = named_format(self.where, dtype), per, scale
+        self.format = FORMATS[self.dtype]
         self.now = now = Execution(op.entry_points["call"], args, kwargs)
         now.where = now.call.where = self.where
         self.call, self.leader = now.call, now.views[now.leader]
@@ -254,9 +261,9 @@ class _Quantized:
         if framework is None:
             number = validate.number(where, "scale", scale)
             with np.errstate(all="ignore"):
-                values = np.array(number, _cpu.DTYPE_NAMES[self.computed])
+                self.number = float(np.array(number, _cpu.DTYPE_NAMES[self.computed]))
             shape: tuple[int, ...] = ()
-            self.number = float(values)
+            is_right = 0 < self.number < math.inf
         else:
             foreign.plain(where, "scale", scale)
             validate.one_framework(where, {"x": self.call.framework, "scale": framework})
@@ -268,11 +275,8 @@ class _Quantized:
                 raise ValueError(
                     f"{where}: scale must have shape {self.scale_shape} or (), got {shape}"
                 )
-            values = np.ones(())
-            if framework.computes and not self.call.is_on_gpu:
-                self.call.reads_values()
-                values = np.asarray(view).view(f"f{view.itemsize}")
-        if not np.all((values > 0) & np.isfinite(values)):
+            is_right = self.call.scale(view, array)
+        if not is_right:
             came = "another number" if framework else validate.describe(scale)
             raise ValueError(f"{where}: scale must be positive and finite, got {came}")
         if not shape:
@@ -300,7 +304,9 @@ class _Quantized:
                 continue
             label = f"out[{i}]"
             array = self._as_bytes(out) if name == "codes" and out is not None else out
-            view, new = call.output(label, array, leader, shape=shape, dtype=dtype, in_place=False)
+            view, new = call.output(
+                label, array, leader, shape=shape, dtype=dtype, in_place=False, given=out
+            )
             validate.apart(where, label, view, written)
             self.made[name], written[label] = (view, out, new), view
 

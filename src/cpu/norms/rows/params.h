@@ -95,12 +95,13 @@ class NormParameterReader {
 
   void read(int64_t row, int64_t column, int64_t n, char* values) {
     reader.go(row, column, n);
-    const bool is_double = s.dtypes[k] == kF64;  // then the offset is added before it is rounded
-    char* const to = is_double && offset != 0.0 ? span_buffer : values;
+    const bool is_wider = s.items[k] > s.compute_item;  // the offset is added before it is rounded
+    const int64_t item = is_wider ? s.items[k] : s.compute_item;
+    char* const to = is_wider && offset != 0.0 ? span_buffer : values;
     const char* from = to == values ? reader.load(k, to) : reader.load_stored(k, to);
-    if (from != to) memcpy(to, from, n * (is_double ? sizeof(double) : sizeof(float)));
+    if (from != to) memcpy(to, from, n * item);
     if (offset == 0.0) return;
-    is_double ? shift<double>(to, n) : shift<float>(to, n);
+    item == sizeof(double) ? shift<double>(to, n) : shift<float>(to, n);
     if (to != values) reader.to_compute(k, to, values, n);
   }
 
