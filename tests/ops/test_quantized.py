@@ -313,7 +313,7 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
     return [
         (ValueError, "dtype must be 'int8' or 'float8_e4m3fn', got 'int4'", {"dtype": "int4"}),
         (ValueError, r"dtype must be .*, got torch\.int16", {"dtype": torch.int16}),
-        (TypeError, "unexpected keyword argument 'block'; allowed are dtype, per, scale, ", {"block": 2}),
+        (TypeError, "keyword argument 'block'; allowed are dtype, per, scale, ", {"block": 2}),
         *((ValueError, f"{per} integer, got {bad!r}", {"per": bad}) for bad in ("col", 0, True)),
         (ValueError, per, {"per": EqualToAll("col")}),
         (ValueError, "per must divide the 8 elements along the last axis, got 3", {"per": 3}),

@@ -78,7 +78,8 @@ def unknown_keyword(where: str, key: str, names: Iterable[str]) -> TypeError:
         near = get_close_matches(key, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return TypeError(
-        f"{where}: unexpected keyword argument {describe(key)}; allowed are {', '.join(names)}{hint}"
+        f"{where}: unexpected keyword argument {describe(key)}; allowed are "
+        f"{', '.join(names)}{hint}"
     )
 
 
