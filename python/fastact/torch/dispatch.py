@@ -233,8 +233,10 @@ class Operators:
         """Refuse a keyword that the call has not."""
         for name in named:
             if name not in self.takes and name not in _EVERY:
-                allowed = (*self.takes, *_EVERY)
-                raise validate.unknown_keyword(self.spec.where, name, allowed)
+                allowed = ", ".join((*self.takes, *_EVERY))  # dynamo can't trace a guess
+                raise TypeError(
+                    f"{self.spec.where}: unexpected keyword argument {name!r}; allowed are {allowed}"
+                )
 
     def _is_array(self, name: str) -> bool:
         return self.takes.get(name, "").startswith("Tensor")
