@@ -235,7 +235,8 @@ class Operators:
             if name not in self.takes and name not in _EVERY:
                 allowed = ", ".join((*self.takes, *_EVERY))  # dynamo can't trace a guess
                 raise TypeError(
-                    f"{self.spec.where}: unexpected keyword argument {name!r}; allowed are {allowed}"
+                    f"{self.spec.where}: unexpected keyword argument {name!r}; "
+                    f"allowed are {allowed}"
                 )
 
     def _is_array(self, name: str) -> bool:
