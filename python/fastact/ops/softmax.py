@@ -314,7 +314,7 @@ class CrossEntropy(CachedOp[P, R]):
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
     args = records(
-        target=Arg(shape=ANY),
+        target=Arg(shape=ANY, composed=True),
         weight=Arg(validate.WEIGHTS, ANY),
         lse=Arg(validate.STATISTIC, "losses", of_forward=True),
         rest=Arg(validate.STATISTIC, "losses", of_forward=True, unsaved=True),
