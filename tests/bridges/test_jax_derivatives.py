@@ -119,6 +119,23 @@ def test_tangents_of_what_has_none():
         jax.jvp(lambda mean: fj.batch_norm(x, mean, x[1] ** 2), (x[0],), (x[0],))
 
 
+def test_a_target_of_probabilities():
+    given = jnp.asarray(X), jax.nn.softmax(jnp.asarray(X) ** 2)
+    weight = jnp.linspace(0.5, 2, X.shape[1])
+
+    def expected(x, target):
+        smooth = 0.9 * target + 0.1 / X.shape[1]
+        return (jax.nn.log_softmax(x) * smooth * -weight).sum(1).mean() ** 2
+
+    def call(x, target):
+        return fj.cross_entropy(x, target, weight=weight, label_smoothing=0.1) ** 2
+
+    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
+        for argnums in (1, (0, 1)):
+            found = (jax.tree.leaves(derivative(f, argnums)(*given)) for f in (call, expected))
+            assert all(np.allclose(*pair) for pair in zip(*found, strict=True))
+
+
 def test_the_entry_points():
     """`forward` is differentiated as the call is; `backward` says what is to be used."""
     x = jnp.asarray(X)

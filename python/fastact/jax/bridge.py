@@ -400,12 +400,9 @@ class Derivative:
         self.structure = jax.tree_util.tree_structure([every[i] for i in self.kept])
         given = dict(zip(self.names, call.given, strict=True))
         self.dtypes = {name: array.dtype for name, array in given.items()}
-        self.moving = [
-            name
-            for name, dtype in self.dtypes.items()
-            if name in self.spec.of
-            or (name in self.spec.composed and jax.numpy.issubdtype(dtype, np.inexact))
-        ]
+        floats = {n for n, dtype in self.dtypes.items() if jax.numpy.issubdtype(dtype, np.inexact)}
+        moving = {*self.spec.of, *floats.intersection(self.spec.composed)}
+        self.moving = [name for name in self.names if name in moving]
         self.pair = Pair(
             Map(self.tangents, by_formula(self.tangents)),
             Map(self.gradients, by_formula(self.composed)),
@@ -589,9 +586,10 @@ class Function:
         """Make an array of JAX of a number that stands for data, and of integers what `jax.nn`
         computes in their place; return all else as it is.
         """
-        if isinstance(value, jax.Array | np.ndarray) and self.op.traits.integers is None:
-            if value.dtype == bool or jax.numpy.issubdtype(value.dtype, np.integer):
-                return jax.numpy.asarray(value, jax.numpy.result_type(float))
+        is_whole = isinstance(value, jax.Array | np.ndarray) and value.dtype.kind in "biu"
+        if is_whole and self.op.traits.integers is None:
+            array = jax.numpy.asarray(value)
+            return array.astype("float64" if array.dtype.itemsize == 8 else "float32")
         if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
             return jax.numpy.asarray(value)
         if isinstance(value, np.bool_ | np.integer):
@@ -606,23 +604,22 @@ class Function:
         """Make an array that is a seed, or a key of `jax.random`, the upper and lower 32 bits of a
         number; return all else as it is.
         """
+        if not isinstance(seed, jax.Array | np.ndarray):
+            return seed
         if isinstance(seed, np.ndarray):
-            seed = jax.numpy.asarray(seed) if seed.ndim else seed[()]
-        if not isinstance(seed, jax.Array):
-            return seed
-        came = seed
-        if jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key):
-            seed = jax.random.key_data(seed)
-        if seed.shape == (2,) and seed.dtype == np.uint32:
-            return seed
-        if seed.shape or not jax.numpy.issubdtype(seed.dtype, np.integer):
+            return self._key(jax.numpy.asarray(seed)) if seed.ndim else seed[()]
+        is_key = jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        array = jax.random.key_data(seed) if is_key else seed
+        if array.shape == (2,) and array.dtype == np.uint32:
+            return array
+        if array.shape or array.dtype.kind not in "iu":
             raise TypeError(
                 f"fastact.jax.{self.__name__}: {DRAWN} must be an integer or one key of jax.random "
-                f"of 64 bits, got {came.dtype} of shape {came.shape}; use jax.random.bits(key)"
+                f"of 64 bits, got {seed.dtype} of shape {seed.shape}; use jax.random.bits(key)"
             )
-        is_long = seed.dtype.itemsize == 8
-        high = seed >> 32 if is_long else jax.numpy.where(seed < 0, np.uint32(2**32 - 1), 0)
-        return jax.numpy.stack([high.astype(np.uint32), seed.astype(np.uint32)])
+        is_long = array.dtype.itemsize == 8
+        high = array >> 32 if is_long else -(array < 0).astype(np.uint32)
+        return jax.numpy.stack([high.astype(np.uint32), array.astype(np.uint32)])
 
     def __repr__(self) -> str:
         return f"<function fastact.jax.{self.__name__}>"

@@ -69,9 +69,8 @@ class Recorded:
         self.places = [
             spec.of.get(name, -1) if value.requires_grad else -1 for name, value in tensors.items()
         ]
-        self.composed = [
-            n if n in spec.composed and value.requires_grad else None for n, value in tensors.items()
-        ]
+        asked = {n for n in spec.composed if foreign.requires_grad(tensors.get(n))}
+        self.composed = [n if n in asked else None for n in self.names]
         self.in_order = self.places == [*range(len(self.places))]
         self.outputs = self._outputs(tensors)
         self.options = {n: v for n, v in named.items() if n in spec.told and n not in tensors}

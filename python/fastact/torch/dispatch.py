@@ -534,13 +534,9 @@ class Traced(Function):
             for i in range(len(spec.op.gradients))
         ]
         call = _Wanted(step, wanted)
-        names = [
-            n if n in spec.composed and wants else None
-            for n, wants in zip(step.names, needed, strict=True)
-        ]
-        others: Sequence[Any] = names
-        if any(names):
-            others = by_formula(spec, names, incoming, saved, step.rest, GRAPH)
+        pairs = zip(step.names, needed, strict=True)
+        names = [n if n in spec.composed and wants else None for n, wants in pairs]
+        others = by_formula(spec, names, incoming, saved, step.rest, GRAPH) if any(names) else names
         if not any(wanted):
             found = iter(())
         elif torch.is_grad_enabled() or is_more(*incoming, *saved):
