@@ -1,6 +1,7 @@
 """The bridge to JAX: every op in programs of XLA, by their specifications alone."""
 
 import re
+from functools import partial
 from textwrap import dedent
 from typing import Any
 
@@ -212,6 +213,8 @@ def test_numbers(x64):
         compiled = jax.jit(lambda given=given: fj.mish(given))
         for y in (fj.mish(given), fj.mish.forward(given)[0], compiled()):
             assert same_bits(y, fa.mish(np.asarray(given, dtype)))
+    for whole in map(jnp.arange(-3, 3).astype, (np.int8, np.int32, int, bool)):
+        assert same_bits(fj.mish(whole), fa.mish(np.asarray(whole, jnp.tanh(whole).dtype)))
     refused(r"fastact\.mish: x must have dtype .* complex64", fj.mish, np.complex64(1))
     x = jnp.linspace(-2, 2, 12, dtype="float16").reshape(3, 4)
     for dy in (2.0, 2, np.float32(2)):
@@ -258,13 +261,10 @@ def test_donation_spares_a_copy():
 def test_errors_are_the_ops():
     """At the trace, before anything is computed."""
     x = jnp.ones((3, 4))
-    row = x[0]
+    row, average = x[0], partial(fj.average, returned=True)
 
     def by_running_mean() -> Any:
         return jax.grad(lambda mean: fj.batch_norm(x, mean, row).sum())(row)
-
-    def by_average() -> Any:
-        return jax.grad(lambda x: fj.average(x, returned=True)[0])(row)
 
     def in_training() -> Any:
         return fj.batch_norm(x, row, row, training=True)
@@ -272,7 +272,7 @@ def test_errors_are_the_ops():
     for error, words, call in (
         (TypeError, r"sum: x must have dtype .* int32", lambda: fj.sum(x.astype("int32"))),
         (TypeError, r"jax\.dropout: seed must .* float64", lambda: fj.dropout(x, 0.1, seed=x)),
-        (TypeError, "average: returned must be False", by_average),
+        (TypeError, "returned must be False", lambda: jax.jvp(average, (row,), (row,))),
         (TypeError, r"fastact\.mish: x must have dtype .* complex", lambda: fj.mish(x + 1j)),
         (ValueError, r"weight must have shape \(4,\)", lambda: fj.layer_norm(x, row[:3])),
         (TypeError, "unknown keyword 'epsilon'", lambda: fj.layer_norm(x, epsilon=1)),
@@ -307,36 +307,24 @@ def test_moments_with_a_count_each():
     assert same_bits(dx, fa.moments.backward((None, np.ones(4)), x, axis=0, skipna=True))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "bool"])
-def test_integers(dtype):
-    x = jnp.arange(-3, 4).astype(dtype)
-    got = jax.jit(fj.mish)(x)
-    assert got.dtype == jnp.tanh(x).dtype
-    assert np.allclose(got, jax.nn.mish(x))
-
-
 def test_seeds():
-    """Static ones make a program each; arrays and keys are the data of one program."""
+    """Arrays and keys are the data of one program, with the bits of the same number."""
     x, key = np.arange(1, 65, dtype=np.float32), jax.random.key(5)
-    static = jax.jit(lambda x, s: fj.dropout(x, 0.5, seed=s), static_argnums=1)
-    for seed in (2**64 - 1, 2**63, -(2**63)):
-        assert same_bits(static(x, seed), fa.dropout(x, 0.5, seed=seed))
 
-    def loss(x, seed):
-        y, total = fj.dropout_add_rms_norm(x, jnp.sin(x), p=0.5, seed=seed)
-        return (y * y * total).sum()
+    @jax.jit
+    def call(x, seed):
+        y, pull = jax.vjp(lambda x: fj.dropout_add_rms_norm(x, x, p=0.5, seed=seed), x)
+        return *y, *pull(y)
 
-    each = jax.jit(lambda x, seed: (fj.dropout(x, 0.5, seed=seed), jax.grad(loss)(x, seed)))
-    numbers = {"int64": (2**40, -5), "int32": (7, -7), "uint64": (2**64 - 1, 2)}
-    seeds = [(jnp.asarray(n, dtype), n) for dtype, each in numbers.items() for n in each]
+    numbers = {"int64": (2**40, -(2**63)), "int32": (7, -7), "uint64": (2**64 - 1, 2**63)}
+    seeds = [(jnp.asarray(n, dtype), n) for dtype, several in numbers.items() for n in several]
     for seed, number in (*seeds, (key, 5), (jax.random.key_data(key), 5)):
-        y, dx = each(x, seed)
-        assert same_bits(y, fa.dropout(x, 0.5, seed=number))
-        assert same_bits(dx, jax.jit(jax.grad(lambda x, n=number: loss(x, n)))(x))
-    assert each._cache_size() == len(numbers) + 2
+        static = jax.jit(partial(call.__wrapped__, seed=number))
+        assert all(map(same_bits, call(x, seed), static(x)))
+        assert same_bits(call(x, seed)[1], fa.dropout(x, 0.5, seed=number, residual=x))
+    assert call._cache_size() == len(numbers) + 2
     keys = jax.random.split(key)
-    stack = jax.vmap(lambda seed: fj.dropout(x, 0.5, seed=seed))(keys)
-    assert same_bits(stack[1], each(x, keys[1])[0])
+    assert same_bits(jax.vmap(call, (None, 0))(x, keys)[2][1], call(x, keys[1])[2])
 
 
 def test_float64_that_is_switched_off():
