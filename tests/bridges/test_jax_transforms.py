@@ -40,7 +40,9 @@ def rows(page: str) -> Iterator[list[str]]:
 @in_tree
 def test_the_examples():
     blocks = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec("\n".join(map(dedent, blocks)), {"x": jax.numpy.ones((3, 4)), "weight": jax.numpy.ones(4)})
+    given = {"x": jax.numpy.ones((3, 4)), "weight": jax.numpy.ones(4)}
+    exec("\n".join(map(dedent, blocks)), given)
+    assert given["y"].shape == (3, 4)
 
 
 @in_tree
