@@ -80,6 +80,6 @@ def _values(g: Graph, arrays: Sequence[Any]) -> list[Value | None]:
 
 def _saved(op: Any, named: Named, g: Graph) -> dict[str, Value]:
     """The saved arrays that have a gradient."""
-    arrays = {n: named[n] for n in op.moving if hasattr(named.get(n), "shape")}
-    others = {n: named[n] for n in spec_of(op).composed if "float" in str(named[n].dtype)}
-    return {n: g.value(array) for n, array in (arrays | others).items()}
+    composed = (n for n in spec_of(op).composed if "float" in str(getattr(named[n], "dtype", "")))
+    names = (*(n for n in op.moving if hasattr(named.get(n), "shape")), *composed)
+    return {n: g.value(named[n]) for n in names}

@@ -586,8 +586,8 @@ class Function:
         """Make an array of JAX of a number that stands for data, and of integers what `jax.nn`
         computes in their place; return all else as it is.
         """
-        is_whole = isinstance(value, jax.Array | np.ndarray) and value.dtype.kind in "biu"
-        if is_whole and self.op.traits.integers is None:
+        is_array = isinstance(value, jax.Array | np.ndarray) and self.op.traits.integers is None
+        if is_array and jax.numpy.isdtype(value.dtype, ("bool", "integral")):
             array = jax.numpy.asarray(value)
             return array.astype("float64" if array.dtype.itemsize == 8 else "float32")
         if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):

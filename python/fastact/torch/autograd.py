@@ -26,7 +26,7 @@ _MOST_LEVELS = 64  # of batches in batches, in torch
 #: torch's own arithmetic, for the formulas of ops.
 TORCH = Operations(torch)
 
-#: The same, for gradients that autograd may record.
+#: The graph by which formulas give gradients in it, which autograd may record.
 GRAPH = Graph(TORCH)
 
 
