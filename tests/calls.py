@@ -43,6 +43,7 @@ def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
     if entry == "backward":
         result, saved = op.bound("forward", named)()
         dys = [array.astype(dtype) for array in map(np.asarray, arrays_of(result))]
+        saved = [np.asarray(v) if isinstance(v, np.generic) else v for v in saved]
         bound = back(op, named, saved, dys)
     else:
         bound = op.bound(entry, named)

@@ -80,6 +80,18 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         pass
 
+cdef extern from *:
+    """
+    // Python would make a state for a thread of XLA's at each call, and destroy it afterwards: some
+    // 10 us, in which all that a thread keeps is cold. From its first call on a thread has one.
+    static void keep_thread_state() {
+      static thread_local bool is_kept = false;
+      if (!is_kept) PyGILState_Ensure();  // which nothing releases
+      is_kept = true;
+    }
+    """
+    void keep_thread_state()
+
 cdef enum:
     MAX_AXES = 64  # NumPy's limit
 
@@ -170,6 +182,7 @@ cdef Error* failure(const CallFrame* frame, object error) noexcept:
 cdef Error* run(CallFrame* frame) noexcept with gil:
     """Inputs are read-only, the outputs are to be filled; neither outlives the call."""
     cdef list arrays = []
+    keep_thread_state()
     try:
         function = function_for(frame, functions, function_of)
         show(arrays, &frame.inputs, NPY_ARRAY_CARRAY_RO)
@@ -245,6 +258,7 @@ cdef Error* run_on_device(CallFrame* frame, void* stream) noexcept with gil:
     cdef list arrays = []
     cdef DeviceMemory memory = DeviceMemory.__new__(DeviceMemory)
     cdef Error* failed = NULL
+    keep_thread_state()
     memory.frame = frame
     memory.blocks = []
     try:

@@ -1,6 +1,7 @@
 """The bridge to JAX: every op in programs of XLA, by their specifications alone."""
 
 import re
+from functools import partial
 from textwrap import dedent
 from typing import Any
 
@@ -85,9 +86,8 @@ def test_vmap(op):
     arrays = [named[name] for name in names]
     call = jax.jit(called(op, named, names))
     batches = [np.stack([a, 2 * a, a + 1]) for a in arrays]  # weights stay positive
-    for got, part in zip(
-        jax.vmap(call)(*batches), zip(*map(call, *batches), strict=True), strict=True
-    ):
+    parts = zip(*map(call, *batches), strict=True)
+    for got, part in zip(jax.vmap(call)(*batches), parts, strict=True):
         assert same_bits(got, np.stack(part))
 
 
@@ -136,9 +136,8 @@ def test_arrays_that_may_be_left_out(op, name):
     assert same_bits(dx, by_hand(op, named, ones)[first])
     np.testing.assert_allclose(moved, np.vdot(dx, x), rtol=1e-10, atol=1e-10)
     stacks = jax.vmap(call, (0, *(None for _ in values[1:])))(jnp.stack([x, x]), *values[1:])
-    for y, *others in zip(expected, call(*values), made, stacks, strict=True):
-        *same, stack = others
-        assert all(same_bits(one, y) for one in (*same, *stack))
+    for y, one, compiled, stack in zip(expected, call(*values), made, stacks, strict=True):
+        assert all(same_bits(other, y) for other in (one, compiled, *stack))
 
 
 def test_vmap_along_any_axis():
@@ -181,9 +180,8 @@ def test_saved_float64_that_is_switched_off():
     x, target = jnp.linspace(-2, 2, 12, dtype="float32").reshape(3, 4), jnp.asarray([0, 2, 1])
     _, saved = jax.jit(fj.cross_entropy.forward)(x, target)
     got = jax.jit(fj.cross_entropy.backward)(jnp.ones(()), *saved)
-    expected = fa.cross_entropy.backward(
-        np.ones((), np.float32), *fa.cross_entropy.forward(np.asarray(x), np.asarray(target))[1]
-    )
+    _, of_numpy = fa.cross_entropy.forward(np.asarray(x), np.asarray(target))
+    expected = fa.cross_entropy.backward(np.ones((), np.float32), *of_numpy)
     assert same_bits(got, expected)
     stack = jax.vmap(jax.grad(fj.cross_entropy), (0, None))(jnp.stack([x, 2 * x]), target)
     assert same_bits(stack[0], expected)
@@ -212,6 +210,8 @@ def test_numbers(x64):
         compiled = jax.jit(lambda given=given: fj.mish(given))
         for y in (fj.mish(given), fj.mish.forward(given)[0], compiled()):
             assert same_bits(y, fa.mish(np.asarray(given, dtype)))
+    for whole in map(jnp.arange(-3, 3).astype, (np.int8, np.int32, int, bool)):
+        assert same_bits(fj.mish(whole), fa.mish(np.asarray(whole, jnp.tanh(whole).dtype)))
     refused(r"fastact\.mish: x must have dtype .* complex64", fj.mish, np.complex64(1))
     x = jnp.linspace(-2, 2, 12, dtype="float16").reshape(3, 4)
     for dy in (2.0, 2, np.float32(2)):
@@ -249,16 +249,14 @@ def test_donation_spares_a_copy():
         assert compiled.memory_analysis().temp_size_in_bytes == temporary
     y = jax.jit(lambda x: (fj.mish(x, donate=True), x))(x)  # which is still needed
     assert same_bits(y[1], x)
-    assert same_bits(
-        jax.grad(lambda x: fj.mish(x, donate=True).sum())(x),
-        jax.grad(lambda x: fj.mish(x).sum())(x),
-    )
+    each = (jax.grad(lambda x, d=d: fj.mish(x, donate=d).sum())(x) for d in (True, False))
+    assert same_bits(*each)
 
 
 def test_errors_are_the_ops():
     """At the trace, before anything is computed."""
     x = jnp.ones((3, 4))
-    row = x[0]
+    row, average = x[0], partial(fj.average, returned=True)
 
     def by_running_mean() -> Any:
         return jax.grad(lambda mean: fj.batch_norm(x, mean, row).sum())(row)
@@ -267,7 +265,9 @@ def test_errors_are_the_ops():
         return fj.batch_norm(x, row, row, training=True)
 
     for error, words, call in (
-        (TypeError, r"mish: x must have dtype .* int32", lambda: fj.mish(x.astype("int32"))),
+        (TypeError, r"sum: x must have dtype .* int32", lambda: fj.sum(x.astype("int32"))),
+        (TypeError, r"jax\.dropout: seed must .* float64", lambda: fj.dropout(x, 0.1, seed=x)),
+        (TypeError, "returned must be False", lambda: jax.jvp(average, (row,), (row,))),
         (TypeError, r"fastact\.mish: x must have dtype .* complex", lambda: fj.mish(x + 1j)),
         (ValueError, r"weight must have shape \(4,\)", lambda: fj.layer_norm(x, row[:3])),
         (TypeError, "unexpected keyword argument 'epsilon'", lambda: fj.layer_norm(x, epsilon=1)),
@@ -302,11 +302,24 @@ def test_moments_with_a_count_each():
     assert same_bits(dx, fa.moments.backward((None, np.ones(4)), x, axis=0, skipna=True))
 
 
-def test_options_of_64_bits():
-    x = np.arange(1, 65, dtype=np.float32)
-    call = jax.jit(lambda x, s: fj.dropout(x, 0.5, seed=s), static_argnums=1)
-    for seed in (2**64 - 1, 2**63, -(2**63)):
-        assert same_bits(call(x, seed), fa.dropout(x, 0.5, seed=seed))
+def test_seeds():
+    """Arrays and keys are the data of one program, with the bits of the same number."""
+    x, key = np.arange(1, 65, dtype=np.float32), jax.random.key(5)
+
+    @jax.jit
+    def call(x, seed):
+        y, pull = jax.vjp(lambda x: fj.dropout_add_rms_norm(x, x, p=0.5, seed=seed), x)
+        return *y, *pull(y)
+
+    numbers = {"int64": (2**40, -(2**63)), "int32": (7, -7), "uint64": (2**64 - 1, 2**63)}
+    seeds = [(jnp.asarray(n, dtype), n) for dtype, several in numbers.items() for n in several]
+    for seed, number in (*seeds, (key, 5), (jax.random.key_data(key), 5)):
+        static = jax.jit(partial(call.__wrapped__, seed=number))
+        assert all(map(same_bits, call(x, seed), static(x)))
+        assert same_bits(call(x, seed)[1], fa.dropout(x, 0.5, seed=number, residual=x))
+    assert call._cache_size() == len(numbers) + 2
+    keys = jax.random.split(key)
+    assert same_bits(jax.vmap(call, (None, 0))(x, keys)[2][1], call(x, keys[1])[2])
 
 
 def test_float64_that_is_switched_off():

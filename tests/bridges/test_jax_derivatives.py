@@ -119,6 +119,17 @@ def test_tangents_of_what_has_none():
         jax.jvp(lambda mean: fj.batch_norm(x, mean, x[1] ** 2), (x[0],), (x[0],))
 
 
+def test_a_target_of_probabilities():
+    given, w = (jnp.asarray(X), jax.nn.softmax(X**2)), jnp.linspace(0.5, 2, X.shape[1])
+    losses = (
+        lambda x, t: fj.cross_entropy(x, t, weight=w, label_smoothing=0.1) ** 2,
+        lambda x, t: (jax.nn.log_softmax(x) * (0.9 * t + 0.1 / len(w)) * -w).sum(1).mean() ** 2,
+    )
+    for derivative, argnums in ((jax.grad, 1), (jax.jacfwd, 1), (jax.hessian, (0, 1))):
+        found = (jax.tree.leaves(derivative(f, argnums)(*given)) for f in losses)
+        assert all(np.allclose(*pair) for pair in zip(*found, strict=True))
+
+
 def test_the_entry_points():
     """`forward` is differentiated as the call is; `backward` says what is to be used."""
     x = jnp.asarray(X)

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from conftest import REPRESENTATIVES
@@ -19,6 +20,7 @@ if not hasattr(jax.sharding, "ManualAxisType"):
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/jax.md"
+in_tree = pytest.mark.skipif(not PAGE.is_file(), reason="tests away from the source tree")
 
 
 def run(name: str, *arguments: str, stdin: str = "") -> str:
@@ -35,6 +37,15 @@ def rows(page: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
+@in_tree
+def test_the_examples():
+    blocks = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    given = {"x": jax.numpy.ones((3, 4)), "weight": jax.numpy.ones(4)}
+    exec("\n".join(map(dedent, blocks)), given)
+    assert given["y"].shape == (3, 4)
+
+
+@in_tree
 @pytest.mark.parametrize(
     "computed",
     [
@@ -46,8 +57,6 @@ def rows(page: str) -> Iterator[list[str]]:
 )
 def test_the_table(computed):
     """A cell says yes, or quotes the error."""
-    if not PAGE.is_file():
-        pytest.skip("tests away from the source tree")
     (_, *columns), *body = rows(PAGE.read_text())
     asked = {(name.strip("`"), of): cell for name, *cells in body
              for of, cell in zip(columns, cells, strict=True) if of in computed}  # fmt: skip

@@ -321,10 +321,16 @@ def test_of_an_axis_of_a_number(torch_class, dim):
         REPLACEMENTS[torch_class](3 * dim + 1)(x.detach())  # one further
 
 
-def test_a_target_with_a_gradient_has_one():
-    x, target = torch.randn(4, 3), torch.rand(4, 3).requires_grad_()
-    fnn.CrossEntropyLoss()(x, target).backward()
-    assert target.grad is not None
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_target_with_a_gradient_has_one(reduction):
+    given = [torch.randn(4, 3, 2).double().requires_grad_() for _ in range(2)]
+    options = {"weight": torch.rand(3).double(), "reduction": reduction, "label_smoothing": 0.1}
+    made = (of.CrossEntropyLoss(**options) for of in (fnn, torch.nn))
+    losses = [lambda x, t, loss=loss: loss(x, t).sin().sum() for loss in made]
+    for derivative, argnums in ((torch.func.grad, 1), (torch.func.hessian, (0, 1))):
+        found = (derivative(f, argnums)(*(t.detach() for t in given)) for f in losses)
+        torch.testing.assert_close(*found)
+    assert torch.autograd.gradgradcheck(losses[0], given)
 
 
 def test_in_place_is_in_place():

@@ -8,7 +8,7 @@ computes 16 bits: it is given wider arrays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..ops.activations import softcap
@@ -32,12 +32,17 @@ def results(op: Any, named: Named, m: Operations) -> tuple[Any, ...]:
     return found
 
 
-def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> dict[str, Any]:
-    """The gradients by the argument's name; named: what `forward` saved, and options."""
+def gradients(
+    op: Any, incoming: Sequence[Any], named: Named, m: Operations, wanted: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The gradients by the argument's name; named: what `forward` saved, and options.
+
+    wanted : of these arguments; none: of all that have one in `backward`.
+    """
     if by_value(op, named):
         return _BY_SAVED[op.family](op, incoming, named, m)
     named = arguments(op, incoming, named, m)
-    stands = {n: standing(op, n, named) for n in (*op.differentiated, *op.shares)}
+    stands = {n: standing(op, n, named) for n in wanted or (*op.differentiated, *op.shares)}
     names = [*dict.fromkeys(name for name in stands.values() if name is not None)]
 
     def f(*values: Any) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..ops.engine.spec import spec_of
 from . import formulas, gates, rows
 from .graph import Graph, Value, raw
 from .operations import Operations as Operations
@@ -79,4 +80,6 @@ def _values(g: Graph, arrays: Sequence[Any]) -> list[Value | None]:
 
 def _saved(op: Any, named: Named, g: Graph) -> dict[str, Value]:
     """The saved arrays that have a gradient."""
-    return {n: g.value(named[n]) for n in op.moving if hasattr(named.get(n), "shape")}
+    composed = (n for n in spec_of(op).composed if "float" in str(getattr(named[n], "dtype", "")))
+    names = (*(n for n in op.moving if hasattr(named.get(n), "shape")), *composed)
+    return {n: g.value(named[n]) for n in names}

@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ..interop import handlers, validate
 from ..interop.shapes import Shape
-from ..ops.engine.entry import TOLD, Entry
+from ..ops.engine.entry import DRAWN, TOLD, Entry
 from ..ops.engine.op import arrays_of
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
@@ -150,6 +150,8 @@ class Traced:
                 )
         given = [Shape(a.shape, a.dtype, writable=donates and i == 0) for i, a in enumerate(arrays)]
         args, kwargs = template.filled(given.__getitem__)
+        if isinstance(kwargs.get(DRAWN), Shape):
+            kwargs[DRAWN] = 0  # no shape depends on it
         self.result = function(*args, **kwargs)
         if wanted is not None and isinstance(self.result, tuple):  # arrays alone have gradients
             self.result = tuple(
@@ -326,6 +328,11 @@ def _tangents(primals: Any, tangents: Any, *, call: Traced) -> tuple[list[Any], 
             f"fastact.jax.{op.name}: {call.entry} has no derivative; use "
             f"fastact.jax.{op.name}, whose derivatives have some"
         )
+    for name in op.traits.unrecorded:
+        if call.template.kwargs.get(name):
+            raise TypeError(
+                f"fastact.jax.{op.name}: {name} must be False where JAX differentiates the call"
+            )
     if op.traits.is_diagonal:
         (x,), (tangent,) = primals, tangents
         (y,) = _bind(x, call=call.like(call.given, entry=call.entry))
@@ -388,10 +395,14 @@ class Derivative:
             [self.forward.places[id(v)].number for v in values if isinstance(v, Shape)]
             for values in (arrays_of(result), saved)
         )
+        if DRAWN in self.names:
+            self.kept.append(dict(named)[DRAWN].number)
         self.structure = jax.tree_util.tree_structure([every[i] for i in self.kept])
         given = dict(zip(self.names, call.given, strict=True))
         self.dtypes = {name: array.dtype for name, array in given.items()}
-        self.moving = [name for name in self.names if name in self.spec.of]
+        floats = {n for n, dtype in self.dtypes.items() if jax.numpy.issubdtype(dtype, np.inexact)}
+        moving = {*self.spec.of, *floats.intersection(self.spec.composed)}
+        self.moving = [name for name in self.names if name in moving]
         self.pair = Pair(
             Map(self.tangents, by_formula(self.tangents)),
             Map(self.gradients, by_formula(self.composed)),
@@ -418,19 +429,31 @@ class Derivative:
         saved = zip(self.op.saves, self.forward.result[1], strict=True)
         names = (name for name, value in saved if isinstance(value, Shape))
         asked = range(len(primals), len(primals) + count)
-        for i, name in zip(self.kept, names, strict=True):
+        for i, name in zip(self.kept, names, strict=False):
             if i in asked and i not in known and name in self.spec.kept:
                 named = self._named(kept) | dict(zip(self.names, primals, strict=True))
                 known[i] = composed.tangent(self.op, given, named, arrays[i].dtype)
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
-        """The gradients that are wanted, by the op's `backward`."""
-        places = [self.spec.of[name] for name in self.moving]
+        """The gradients that are wanted: by the op's `backward`, or else by its formula."""
+        is_own = [name in self.spec.of for name in self.moving]
+        by_kernels, by_formula = (
+            [wants and own is kind for wants, own in zip(wanted, is_own, strict=True)]
+            for kind in (True, False)
+        )
+        made = self._by_kernels(incoming, others, by_kernels) if any(by_kernels) else is_own
+        rest = self.composed(incoming, others, by_formula) if any(by_formula) else made
+        pairs = zip(wanted, is_own, made, rest, strict=True)
+        return [(a if own else b) if wants else None for wants, own, a, b in pairs]
+
+    def _by_kernels(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
+        places = [self.spec.of.get(name, -1) for name in self.moving]
         asked = {place for place, wants in zip(places, wanted, strict=True) if wants}
         of_each = tuple(i in asked for i in range(len(self.op.gradients)))
         options = self.template.kwargs
         options = {n: v for n, v in options.items() if n in self.spec.told - {*self.names}}
+        options |= self._drawn(others)
         args, kwargs = self.spec.arguments(self._narrow(incoming), self._saved(others))
         point = self.op.entry_points["backward"]
         template, arrays = _taken_apart(point, args, {**kwargs, **options})
@@ -486,7 +509,11 @@ class Derivative:
         """Give the saved values by name, and the call's options."""
         options = {n: v for n, v in self.template.kwargs.items() if n not in self.names}
         saved = zip(self.op.saves, self._saved(leaves), strict=True)
-        return options | {n: v for n, v in saved if v is not None}
+        return options | self._drawn(leaves) | {n: v for n, v in saved if v is not None}
+
+    def _drawn(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Give the seed where that is an array, which then follows what `forward` saves."""
+        return {DRAWN: leaves[-1]} if DRAWN in self.names else {}
 
 
 # --- the public names -----------------------------------------------------------------------------
@@ -541,6 +568,8 @@ class Function:
         point = self.op.entry_points[entry]
         if args and entry in ("call", "forward"):  # of backward it stands for a whole gradient
             args = (self._data(point.arrays[0], args[0]), *args[1:])
+        if DRAWN in kwargs:
+            kwargs = {**kwargs, DRAWN: self._key(kwargs[DRAWN])}
         template, arrays = _taken_apart(point, args, kwargs)
         if not arrays:
             came = validate.describe(args[0] if args else None)
@@ -554,7 +583,13 @@ class Function:
         return template, arrays
 
     def _data(self, name: str, value: Any) -> Any:
-        """Make an array of JAX of a number that stands for data; return all else as it is."""
+        """Make an array of JAX of a number that stands for data, and of integers what `jax.nn`
+        computes in their place; return all else as it is.
+        """
+        is_array = isinstance(value, jax.Array | np.ndarray) and self.op.traits.integers is None
+        if is_array and jax.numpy.isdtype(value.dtype, ("bool", "integral")):
+            array = jax.numpy.asarray(value)
+            return array.astype("float64" if array.dtype.itemsize == 8 else "float32")
         if isinstance(value, np.generic) and jax.numpy.issubdtype(value.dtype, np.inexact):
             return jax.numpy.asarray(value)
         if isinstance(value, np.bool_ | np.integer):
@@ -564,6 +599,27 @@ class Function:
         zero = jax.numpy.zeros(())
         validate.holds(f"fastact.jax.{self.__name__}", name, value, zero.dtype.name)
         return zero + float(value)
+
+    def _key(self, seed: Any) -> Any:
+        """Make an array that is a seed, or a key of `jax.random`, the upper and lower 32 bits of a
+        number; return all else as it is.
+        """
+        if not isinstance(seed, jax.Array | np.ndarray):
+            return seed
+        if isinstance(seed, np.ndarray):
+            return self._key(jax.numpy.asarray(seed)) if seed.ndim else seed[()]
+        is_key = jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        array = jax.random.key_data(seed) if is_key else seed
+        if array.shape == (2,) and array.dtype == np.uint32:
+            return array
+        if array.shape or array.dtype.kind not in "iu":
+            raise TypeError(
+                f"fastact.jax.{self.__name__}: {DRAWN} must be an integer or one key of jax.random "
+                f"of 64 bits, got {seed.dtype} of shape {seed.shape}; use jax.random.bits(key)"
+            )
+        is_long = array.dtype.itemsize == 8
+        high = array >> 32 if is_long else -(array < 0).astype(np.uint32)
+        return jax.numpy.stack([high.astype(np.uint32), array.astype(np.uint32)])
 
     def __repr__(self) -> str:
         return f"<function fastact.jax.{self.__name__}>"

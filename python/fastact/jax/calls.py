@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..ops.engine.entry import DRAWN
 from ..ops.engine.op import Op, ops
 from ..ops.moments import Moments
 
@@ -33,6 +34,14 @@ def map_buffers(value: Any, of: Callable[[int], Any]) -> Any:
 def parts_of(value: Any) -> tuple[Any, ...]:
     """The parts of a tuple, or of moments: their arrays, and the count."""
     return (value.mean, value.squares, value.count) if isinstance(value, Moments) else value
+
+
+def seed_of(pair: Any) -> int:
+    """The number of a seed that a program has as an array: its upper and lower 32 bits."""
+    if not isinstance(pair, np.ndarray):
+        raise TypeError(f"fastact.jax: {DRAWN} must be a number in a program for a GPU, no array")
+    high, low = pair.tolist()
+    return int(high << 32 | low)
 
 
 def text_of(
@@ -88,14 +97,16 @@ def function_of(text: bytes, *, with_stream: bool = False) -> Callable[..., obje
     for key, value in kwargs.items():
         if not key.isidentifier():
             raise ValueError(f"fastact.jax: a call has no keyword {key!r}")
-        given.append(f"{key}={written(value)}")
+        is_drawn = key == DRAWN and isinstance(value, dict)
+        given.append(f"{key}=seed_of({written(value)})" if is_drawn else f"{key}={written(value)}")
     parameters = "buffers"
     if with_stream:
         parameters += ", stream"
         given.append("stream=stream")
     function = op.entry_point(entry)
+    names = {"call": function, "constants": constants, "seed_of": seed_of}
     source = f"lambda {parameters}: call({', '.join(given)})"
-    call: Callable[..., Any] = eval(source, {"call": function, "constants": constants})
+    call: Callable[..., Any] = eval(source, names)
     if not copied:
         return call
 

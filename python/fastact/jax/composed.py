@@ -63,7 +63,9 @@ def gradients(
     """The gradients by the names of these arguments, of these dtypes."""
     is_double = "float64" in dtypes.values()
     named = {n: _JAX.wide(v, is_double) for n, v in named.items()}
-    found = formulas.gradients(op, [_JAX.wide(dy, is_double) for dy in incoming], named, _JAX)
+    found = formulas.gradients(
+        op, [_JAX.wide(dy, is_double) for dy in incoming], named, _JAX, dtypes
+    )
     return {name: found[name].astype(dtype) for name, dtype in dtypes.items()}
 
 

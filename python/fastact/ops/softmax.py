@@ -314,7 +314,7 @@ class CrossEntropy(CachedOp[P, R]):
     saves = ("logits", "target", "weight", "lse", "rest", "divisor")
     gradients = ("dlogits",)
     args = records(
-        target=Arg(shape=ANY),
+        target=Arg(shape=ANY, composed=True),
         weight=Arg(validate.WEIGHTS, ANY),
         lse=Arg(validate.STATISTIC, "losses", of_forward=True),
         rest=Arg(validate.STATISTIC, "losses", of_forward=True, unsaved=True),
@@ -429,7 +429,7 @@ class CrossEntropy(CachedOp[P, R]):
 
         ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t *
         weight)``, with ``p = exp(logits - lse - rest)`` and the smoothed target t; 0 where
-        the target is ignored. Target and weight have no gradients.
+        the target is ignored. Target and weight have no gradients here.
 
         Raises
         ------
@@ -671,7 +671,8 @@ def cross_entropy(
     ----------
     target : array
         The class of each row, of int32 or int64 and the shape of logits without `axis`; or a
-        probability for each class, of logits' shape and dtype.
+        probability for each class, of logits' shape and dtype, which has a gradient where torch
+        records one or JAX differentiates.
     weight : array, optional
         Of each class; of any dtype, and rounded to that in which logits are computed.
     ignore_index : int, default -100

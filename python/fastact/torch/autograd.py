@@ -14,6 +14,7 @@ import torch
 
 from ..derivatives import formulas
 from ..derivatives import second as derivatives
+from ..derivatives.graph import Graph, raw
 from ..derivatives.operations import Operations
 from ..interop import foreign
 from ..ops.engine.entry import OF_X
@@ -25,6 +26,9 @@ _MOST_LEVELS = 64  # of batches in batches, in torch
 #: torch's own arithmetic, for the formulas of ops.
 TORCH = Operations(torch)
 
+#: The graph by which formulas give gradients in it, which autograd may record.
+GRAPH = Graph(TORCH)
+
 
 class Recorded:
     """How a call is recorded, and every other one with its key (src/cpu/binding/call_key.pyx).
@@ -33,6 +37,7 @@ class Recorded:
     are the same. So all that follows from these is found once.
 
     names : of the arguments that are tensors, as autograd is given them.
+    composed : for each of these its name, where its gradient is needed and has no kernel, or None.
     places : for each of these, which of the op's gradients is its own, or, after those, of the
         results'; -1 where none is needed.
     outputs : for each of the op's gradients, shape, dtype and device where it is needed and None
@@ -66,6 +71,8 @@ class Recorded:
         self.places = [
             spec.of.get(name, -1) if value.requires_grad else -1 for name, value in tensors.items()
         ]
+        asked = {n for n in spec.composed if foreign.requires_grad(tensors.get(n))}
+        self.composed = [n if n in asked else None for n in self.names]
         self.in_order = self.places == [*range(len(self.places))]
         self.outputs = self._outputs(tensors)
         self.options = {n: v for n, v in named.items() if n in spec.told and n not in tensors}
@@ -229,6 +236,8 @@ class Step(Function):
         if call.shown:
             incoming = call.incoming(incoming)
         saved = ctx.saved_tensors
+        if any(call.composed):
+            return None, None, *_with_composed(call, incoming, saved)
         by_kernels = not (call.shown and any(map(is_batch, incoming)))  # they refuse a batch
         if by_kernels and not _is_grad_enabled() and not _are_transforms_active():
             try:
@@ -275,6 +284,18 @@ def in_graph(call: Any, *tensors: Any) -> Sequence[Any]:
     """
     function = named_as(Twice, f"{call.spec.op.name}_backward")
     return of_batch(lambda *each: apply(function, call, *each), *tensors)
+
+
+def _with_composed(call: Recorded, incoming: Any, saved: Any) -> list[Any]:
+    """The gradients of an op's call, some of which its formula gives alone."""
+    spec = call.spec
+
+    def found(*tensors: Any) -> Any:
+        return by_formula(spec, call.composed, *_parted(spec, tensors), call.rest, GRAPH)
+
+    made = of_batch(found, *incoming, *saved)
+    by_kernels = in_graph(call, *incoming, *saved) if max(call.places) >= 0 else made
+    return [b if a is None else a for a, b in zip(made, by_kernels, strict=True)]
 
 
 def _parted(spec: Spec, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -343,12 +364,13 @@ def by_formula(
     incoming: Sequence[Any],
     saved: Sequence[Any],
     options: Mapping[str, Any],
+    m: Any = TORCH,
 ) -> tuple[Any, ...]:
     """The gradients of these arguments, where some came back to what is kept: kernels take none."""
     back, named = _taken_apart(spec, options, (*incoming, *saved))
-    found = formulas.gradients(spec.op, back, named, TORCH)
+    found = formulas.gradients(spec.op, back, named, m, [n for n in names if n is not None])
     return tuple(
-        None if n is None else found[n].to(_dtype_of(n, spec, incoming, saved)) for n in names
+        None if n is None else raw(found[n]).to(_dtype_of(n, spec, incoming, saved)) for n in names
     )
 
 

@@ -47,6 +47,7 @@ from ..ops.types import (
 )
 from . import decompositions
 from .autograd import (
+    GRAPH,
     TORCH,
     Function,
     apply,
@@ -547,6 +548,9 @@ class Traced(Function):
             for i in range(len(spec.op.gradients))
         ]
         call = _Wanted(step, wanted)
+        pairs = zip(step.names, needed, strict=True)
+        names = [n if n in spec.composed and wants else None for n, wants in pairs]
+        others = by_formula(spec, names, incoming, saved, step.rest, GRAPH) if any(names) else names
         if not any(wanted):
             found = iter(())
         elif torch.is_grad_enabled() or is_more(*incoming, *saved):
@@ -555,7 +559,8 @@ class Traced(Function):
             found = iter(call.gradients(incoming, saved))
         gradients = [*(next(found) if wants else None for wants in wanted), *incoming]
         return None, *(
-            gradients[p] if wants else None for p, wants in zip(places, needed, strict=True)
+            gradients[p] if wants and p >= 0 else other
+            for p, wants, other in zip(places, needed, others, strict=True)
         )
 
     @staticmethod
@@ -563,7 +568,7 @@ class Traced(Function):
         step = ctx.step
         spec = step.operators.spec
         for name, tangent in zip(step.names, tangents, strict=True):
-            if tangent is not None and name not in spec.of:
+            if tangent is not None and name not in spec.of and name not in spec.composed:
                 raise foreign.gets_no_gradient(spec.where, name)
         saved, tensors = Function.kept(ctx), ctx.saved_tensors[-len(step.names) :]
         if spec.op.traits.is_diagonal:

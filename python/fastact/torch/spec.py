@@ -69,7 +69,7 @@ def check_recorded(spec: Spec, named: Mapping[str, Any]) -> None:
             has_tangent = foreign.has_tangent(one)
             if not (has_tangent or foreign.requires_grad(one)):
                 continue
-            if name not in spec.of:
+            if name not in spec.of and name not in spec.composed:
                 raise foreign.gets_no_gradient(spec.where, name)
             if named.get("out") is not None:
                 raise TypeError(

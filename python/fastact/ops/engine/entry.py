@@ -31,6 +31,9 @@ DATA, COMPUTED, DOUBLE = "data", "computed", "double"
 # Or what an option says: of a result, and what `forward` has saved of x; without it the data's.
 TOLD, OF_X = "dtype", "x_dtype"
 
+#: The option that a program of JAX may have as an array, for no shape depends on it.
+DRAWN = "seed"
+
 #: The only shape of an argument that may have any, which the family checks.
 ANY = "any"
 
@@ -56,6 +59,7 @@ class Arg(NamedTuple):
     of_forward: bool = False  # `forward` may have returned it to `backward` as a number of NumPy's
     written: bool = False  # the call may write it
     shares: str = ""  # the argument, or the result, whose gradient is its own, too
+    composed: bool = False  # `backward` has no gradient of it: frameworks take its formula's
     is_shape: bool = False  # it is no array, but the lengths of one
 
 

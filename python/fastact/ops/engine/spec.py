@@ -14,6 +14,7 @@ class Spec:
 
     of : for an argument with a gradient, the place of that among the gradients of `backward`, which
         the results' gradients follow.
+    composed : the arguments whose gradient is found by the op's formula alone.
     incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
         for all results.
     differentiates : `backward` has a `backward` of its own, for all that it takes.
@@ -32,6 +33,7 @@ class Spec:
         of = {name: i for i, name in enumerate(op.differentiated)}
         places = {name: i for i, name in enumerate(op.results, len(of))} | of
         self.of = of | {name: places[other] for name, other in op.shares.items()}
+        self.composed = tuple(name for name, arg in op.args.items() if arg.composed)
         self.incoming = tuple(f"d{name}" for name in op.results)
         self.backward_arrays: tuple[str, ...] = backward.arrays
         self.backward_takes = {*backward.arrays, *backward.defaults}

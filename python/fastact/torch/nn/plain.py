@@ -104,8 +104,6 @@ class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
     """`torch.nn.CrossEntropyLoss` by `fastact.cross_entropy`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        if target.requires_grad and torch.is_grad_enabled():  # for which the op has no gradient
-            return super().forward(input, target)
         if target.is_floating_point() and self.ignore_index >= 0:
             raise ValueError(
                 f"{self.where()}: ignore_index must be negative for a target of probabilities, got "
