@@ -26,7 +26,8 @@ LAYOUTS = {
     "one axis": ((3000,), None, (3000,)),
     "rows": ((3, 700), 1, (700,)),
     "labels of each row": ((3, 700), -1, (3, 700)),
-    "columns": ((700, 3), 0, (700,)),
+    "columns": ((700, 5), 0, (700,)),
+    "three columns": ((700, 3), 0, (700,)),
     "many columns": ((90, 40), 0, (90, 1)),
     "labels of each element": ((90, 40), 0, (90, 40)),
     "a middle axis": ((4, 60, 33), 1, (60,)),
@@ -77,7 +78,7 @@ def _joined(dys: list[Any]) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("groups", [3, 400])
 @pytest.mark.parametrize("is_sorted", [False, True])
-@pytest.mark.parametrize("columns", [(), (3,), (21,)])
+@pytest.mark.parametrize("columns", [(), (5,), (21,)])
 def test_sums_as_numpys_add_at(dtype, groups, is_sorted, columns):
     """Long enough for chunks, runs of one label, and lanes of some hundred elements."""
     r = np.random.default_rng(2)
@@ -97,11 +98,11 @@ def test_sums_as_numpys_add_at(dtype, groups, is_sorted, columns):
 
 
 def moments_by(x: Any, labels: Any, groups: int, is_row: bool) -> Any:
-    """Of x, or of one of three columns; NaN of the others lie elsewhere."""
+    """Of x, or of one of five columns; NaN of the others lie elsewhere."""
     named = {"by": labels, "groups": groups, "skipna": bool(np.isnan(x).any())}
     if not is_row:
         return fa.moments(x, **named)
-    found = fa.moments(np.stack([x[::-1], x, -x], 1), 0, **named)
+    found = fa.moments(np.stack([x[::-1], x, -x, x, x], 1), 0, **named)
     return fa.Moments(*(part[1] for part in (found.count, found.mean, found.m2)))
 
 
@@ -236,7 +237,7 @@ def of_numbers(op: Any, result: Any) -> tuple[list[Any], list[int]]:
 #: One output and many, and their labels; None: sorted.
 RANGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "one axis": ((4000,), (4000,)),
-    "few columns": ((400, 3), (400,)),
+    "few columns": ((400, 5), (400,)),
     "labels of each element": ((400, 20), (400, 20)),
     "listed": ((400, 20), (400,)),
     "many groups": ((60,), (60,)),

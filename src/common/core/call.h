@@ -88,7 +88,7 @@ enum class DTypeRule : int {
   kDouble,       // float64
   kSame,         // the other array's
   kComputeType,  // in which the other array is computed
-  kWideEnough,   // the other array's, or a wider one; beside float64 any, which it holds
+  kWideEnough,   // the other array's, or a wider one; beside float64 any, for it holds all
   kUnrounded,    // the other array's, but float64 beside 16-bit data
   kMask,         // bool
   kIndex,        // int32 or int64

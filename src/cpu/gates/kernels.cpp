@@ -68,12 +68,12 @@ struct Outputs {
   FASTACT_HD void finish(int k, int64_t n) {
     if constexpr (is_half<T>) chunk_from_float(values[k], stored[k], n);
   }
-  // Leaves 16-bit ones where sums of them read them before they are rounded, if there are any.
+  // Leaves 16-bit ones where sums read them before they are rounded, if any sum is wanted.
   FASTACT_HD void keep(const GateRows& rows, int first, int64_t at) {
     if constexpr (is_half<T>)
 #pragma GCC unroll 8
       for (int k = 0; k < count; ++k)
-        if (rows.made[first + k]) values[k] = rows.made[first + k] + at;
+        values[k] = rows.made[first + k] ? rows.made[first + k] + at : wide[k].buffer;
   }
 };
 

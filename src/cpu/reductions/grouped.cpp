@@ -45,6 +45,7 @@ constexpr int64_t kProbes = 16;                // pairs of labels that tell of r
 constexpr int64_t kLanesBytes = 256 << 10;     // of a task: they stay in the second-level cache
 constexpr int64_t kRowLanesBytes = 512 << 10;  // the same, of rows: most of them are not touched
 constexpr int64_t kTouchedOfRow = 24;          // bytes of a lane that each element of a row touches
+constexpr int64_t kLeastRowLanes = 4;          // outputs that fill a line of lanes by half
 constexpr int64_t kLeastTile = 8;              // outputs, however many groups there are
 constexpr int64_t kMostTile = 256;
 constexpr int64_t kMostGroupChunks = 16;
@@ -515,7 +516,8 @@ void prepare(Grouped* g, const KernelTable& table, const MomentsCall& call, int 
   g->groups = g->ranked ? labels : std::max<int64_t>(g->all_groups, 1);
   g->met = nullptr;
   g->is_by_output = outputs == 1 || last_step(s.columns, kX) <= last_step(s.rows, kX);
-  const bool are_rows = !g->is_by_output && are_shared(s.rows, kLabels) && !call.is_weighted();
+  const bool are_rows = !g->is_by_output && outputs >= kLeastRowLanes &&
+                        are_shared(s.rows, kLabels) && !call.is_weighted();
   g->is_listed = are_rows && is_list_short(*g);
   g->has_rows = are_rows && !g->is_listed;
   g->kernels = &table.grouped->lanes[g->has_rows][g->lane][g->is_double];

@@ -354,8 +354,8 @@ void merge(char* from, char* to, int64_t count, int64_t first, int64_t n) {
   }
 }
 
-// The lanes of rows: `tile` of a group, each number of theirs side by side, behind what they share.
-// Those of the groups follow each other behind the tile's width.
+// The lanes of rows, group after group, behind the width of a tile. A group has `tile` lanes: first
+// what they share, then each number of all of them side by side.
 struct RowLanes {
   static constexpr int64_t kShared = kLaneStep;  // numbers: as many as keep lanes aligned
   int64_t tile;
@@ -469,7 +469,15 @@ struct RowMoments {
     }
   }
 
-  // Each column i takes in found(i), of count(i) elements. Columns go by whole cache lines.
+  // visit(i) for the columns of whole cache lines that hold n.
+  template <class Visit>
+  static FASTACT_HD void for_lines(int64_t n, Visit visit) {
+    for (int64_t first = 0; first < n; first += kLaneStep)
+#pragma omp simd
+      for (int64_t i = first; i < first + kLaneStep; ++i) visit(i);
+  }
+
+  // Each column i takes in found(i), of count(i) elements.
   template <class Found, class Count>
   static FASTACT_HD void join(const Row& row, int64_t n, Found found, Count count) {
     double *const mean = row.at[kMean], *const m2 = row.at[kM2], *const all = row.at[kCount],
@@ -480,9 +488,7 @@ struct RowMoments {
       mean[i] = both.mean, m2[i] = both.m2, mean_low[i] = both.mean_low, m2_low[i] = both.m2_low;
       all[i] += count(i);
     };
-    for (int64_t first = 0; first < n; first += kLaneStep)
-#pragma omp simd
-      for (int64_t i = first; i < first + kLaneStep; ++i) join_one(i);
+    for_lines(n, join_one);
   }
 
   static FASTACT_HD Moments moments_of(double shift, double sum, double squares, double count) {
@@ -501,7 +507,7 @@ struct RowMoments {
       return moments_of(shift[i], sum[i], squares[i], count(i));
     };
     join(row, n, found, count);
-    for (int64_t i = 0; i < n; ++i) sum[i] = squares[i] = 0, missing[i] = rows;
+    for_lines(n, [=](int64_t i) FASTACT_INLINED { sum[i] = squares[i] = 0, missing[i] = rows; });
   }
   static void merge(const Row& from, const Row& to, int64_t n) {
     close_batch(from, n), close_batch(to, n);

@@ -36,9 +36,9 @@
 //
 // Rows. Where a label is one of a whole row of outputs, their lanes lie side by side, and a row is
 // added to them in vectors. Sums of any dtype are compensated. A batch of moments has the same rows
-// in all columns. Of narrower data than double it has 256, about the first element. Of double the
-// first has 8, about the first element; the others have as many as a column has elements before,
-// 64 at most, about the mean of these: 388 u < 2^-44 of what the batch adds.
+// in all columns. Of narrower data than double it has 256, about the first element. Of double it
+// has 8, about the first element, while a column has less than 8 elements; then as many as each
+// column has before, 64 at most, about the mean of these: 388 u < 2^-44 of what the batch adds.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +78,7 @@ struct LaneKernels {
   void (*add_block)(const double* block, double n, int64_t at, char* memory, int64_t count);
 
   // Lanes first .. first + n of `to` IN/OUT take in the ones of `from`, whose batches it ends.
-  // first: a multiple of kLaneStep, and so is n but at the end.
+  // first: a multiple of kLaneStep; n as well, but at the end of lanes of elements.
   void (*merge)(char* from, char* to, int64_t count, int64_t first, int64_t n);
 
   // values, errors OUT [sets][pitch]: the results of lanes first .. first + n, whose batches it
