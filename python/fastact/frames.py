@@ -1,6 +1,6 @@
 """Columns of pandas and polars: a Series, an index or an array of theirs in the place of an array.
 
-Nobody imports it, and it imports neither. Sums and statistics take a column as their data, for the
+This module imports neither library. Sums and statistics take a column as their data, for the
 result has no rows. What says something of each element (weights, a mask, labels of groups, targets)
 may be a column beside any data; a categorical stands for its codes. All columns of pandas in a call
 have one index, so that rows that belong together stay together.
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from .interop import foreign, handlers
+
+_MOST = 2**63 - 1  # the largest label
 
 #: The numbers that stand for missing values, by arguments; None: there may be none.
 _MISSING = {"weights": math.nan, "by": -1, "target": -1, "where": None, "mask": None}
@@ -64,15 +66,21 @@ def _plain(where: str, name: str, column: Any, missing: Any) -> Any:
     if is_polars:
         if is_label and type(column.dtype).__name__ == "Enum":
             column = column.to_physical()
+        if has_missing and type(column.dtype).__name__ == "Boolean":
+            column = column.cast(int)
         if is_label and has_missing and column.dtype.is_integer():
+            if (column.max() or 0) > _MOST:
+                return column.fill_null(0).to_numpy()  # which is refused
             column = column.cast(int).fill_null(-1)
-        return column.to_numpy()  # where missing numbers are NaN
+        return column.to_numpy()  # missing numbers become NaN
     codes = getattr(getattr(column, "array", column), "codes", None)
-    if codes is not None and is_label:  # of a categorical, where missing values are -1
+    if codes is not None and is_label:  # a categorical has -1 where values are missing
         return np.asarray(codes)
-    dtype = getattr(column.dtype, "numpy_dtype", None)  # of a type that has missing values
+    dtype = getattr(column.dtype, "numpy_dtype", None)  # only nullable types have it
     if dtype is None or dtype.kind not in "biuf":
         return column.to_numpy()
+    if is_label and has_missing and dtype.kind == "u" and column.fillna(0).max() > _MOST:
+        return column.fillna(0).to_numpy(dtype)  # which is refused
     if has_missing and dtype.kind != "f":
         dtype = np.dtype(np.int64 if is_label else np.float64)
     return column.to_numpy(dtype, na_value=missing) if has_missing else column.to_numpy(dtype)

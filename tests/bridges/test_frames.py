@@ -75,6 +75,7 @@ def test_missing_values_of_columns():
     x, categories = np.arange(3.0), pl.Enum(["a", "b"])
     labels = [pd.array([0, None, 1], "Int64"), pd.Categorical(["a", None, "b"])]
     labels += [pl.Series([0, None, 1]), pl.Series(["a", None, "b"], dtype=categories)]
+    labels += [pl.Series([False, None, True]), pd.array([False, None, True], "boolean")]
     for by in labels:
         assert fa.sum(x, by=by).tolist() == [0.0, 2.0]
         loss = fa.cross_entropy(np.eye(3), by, ignore_index=-1)
@@ -87,5 +88,10 @@ def test_missing_values_of_columns():
         assert np.isnan(fa.mean(data))
     for where in (pd.array([True, None], "boolean"), pl.Series([True, None])):
         refused(r"no missing val.*fill\w+\(False\)", fa.mean, x[:2], where=where, error=ValueError)
+    for by in (
+        pd.array([0, None, 2**64 - 1], "UInt64"),
+        pl.Series([0, None, 2**63], dtype=pl.UInt64),
+    ):
+        refused("values that int64 holds", fa.sum, x, by=by, error=ValueError)
     for names in (["a", "b", "a"], np.array(["a", "b", "a"]), pd.Series(["a", "b", "a"])):
         refused(r"use names, labels = np\.unique\(by, return_inverse=True\)", fa.sum, x, by=names)

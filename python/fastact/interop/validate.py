@@ -266,6 +266,8 @@ def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> T
     allowed = " or ".join(also) if is_all else "".join(f"{dtype}, " for dtype in also) + DTYPES
     is_label = is_all and "int64" in also
     way = f"; use names, labels = np.unique({name}, return_inverse=True)" if is_label else ""
+    if way and came.startswith(("bool", "int", "uint")):
+        way = "; cast it to int64"
     return TypeError(f"{where}: {name} must have dtype {allowed}, got {came}{way}")
 
 

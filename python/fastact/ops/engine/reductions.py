@@ -166,11 +166,11 @@ skipna : bool, default False
 where : array of bool, or bool, optional
     It broadcasts to x's shape: True where an element counts. The others are not read as numbers:
     they may be NaN.
-by : array of int or bool, optional
+by : array of int, optional
     The group that each element belongs to, from 0 on, or -1 for none, in any order: an array that
     broadcasts to x's shape, or lies along the axes that `axis` names, in its order. The bits do
-    not depend on the threads. On the CPU alone. ``names, labels = np.unique(x,
-    return_inverse=True)`` makes labels of strings.
+    not depend on the threads. On the CPU alone. NumPy's bools are labels, too, and
+    ``names, labels = np.unique(x, return_inverse=True)`` makes them of strings.
 groups : int, optional
     How many groups there are, where `by` is given: by default the largest label and 1, which has
     to be told where torch, JAX or dask traces the call. The result has an axis of them, the last

@@ -92,7 +92,10 @@ def groups_in(labels: Any) -> int:
 
 def untold(where: str) -> TypeError:
     """The error for a number of groups that nobody tells, nor labels that have no values."""
-    return TypeError(f"{where}: groups must be given with by: traced or lazy labels have no values")
+    return TypeError(
+        f"{where}: groups must be given with by: labels are not read in calls of JAX, nor of torch "
+        f"and dask where they are traced or lazy"
+    )
 
 
 def by_groups(call: Any, options: Any, over: Over) -> Over:
