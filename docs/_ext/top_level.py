@@ -10,7 +10,7 @@ from typing import Any
 from op_pages import replace
 from sphinx.application import Sphinx
 
-_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+_PAGES = ("CONTRIBUTING.md", "MAINTAINING.md", "CHANGELOG.md", "SECURITY.md")
 _CITATION = "CITATION.cff"
 
 
