@@ -140,6 +140,7 @@ RECORDED: dict[str, Callable[[], Any]] = {
     "x of a norm": lambda: fa.layer_norm(learnt(2, 3)),
     "weight": lambda: fa.layer_norm(X, learnt(3)),
     "bias": lambda: fa.bias_act(X, learnt(3), "relu"),
+    "target": lambda: fa.cross_entropy(X, learnt(2, 3)),
 }
 
 RAW: dict[str, Callable[[], Any]] = {
@@ -158,7 +159,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "eps": lambda: fa.layer_norm(X, eps=learnt()),
     "mean": lambda: fa.norm_apply(X, learnt(3), learnt(3), axis=1),
     "mask": lambda: fa.softmax(X, mask=learnt(3)),
-    "target": lambda: fa.cross_entropy(X, learnt(2, 3)),
 }
 
 
