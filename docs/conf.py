@@ -63,7 +63,7 @@ html_theme_options = {
         "image_dark": "_static/logo.svg",
     },
     "show_prev_next": False,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 9,
     "navbar_align": "left",
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
