@@ -216,7 +216,7 @@ void few_rows_gradient(FASTACT_GRID_CONSTANT const FewGradient<T> g) {
 #pragma unroll
   for (int i = 0; i < inner; ++i)
     tile[int(threadIdx.x) * inner + i] = bit_cast<Vec<T>>(few.vecs[i]);
-  __syncwarp();
+  __syncthreads();  // dx may be x, which other threads of the warp have read by then
   T* const of_block = g.dx + int64_t(first_of_block) * inner;
 #pragma unroll
   for (int i = 0; i < inner; ++i) {

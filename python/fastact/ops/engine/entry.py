@@ -376,7 +376,8 @@ def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -
 
 def one_correction(where: str, correction: float, ddof: float | None) -> Any:
     """The correction of a function that is no op, by either name; 0 is none."""
-    named = {"correction": correction} if correction or ddof is None else {}
+    is_told = ddof is None or not (isinstance(correction, int | float) and correction == 0)
+    named = {"correction": correction} if is_told else {}
     return by_our_names(where, {**named, "ddof": ddof}, ("ddof",))["correction"]
 
 
