@@ -11,6 +11,7 @@ import pytest
 import torch
 from judged import refused
 from processes import python_output
+from torch.nn import RNNBase
 from torch_modules import CASES, DTYPES, Case
 
 import fastact.torch.nn as fnn
@@ -88,6 +89,24 @@ def test_computes_as_torch(case, training, dtype):
             assert_close(mine, exact, dtype, ROUGH.get(case.torch_class, 0))
         for mine, exact in zip(ours.buffers(), theirs.buffers(), strict=True):
             assert_close(mine, exact, dtype)
+
+
+# One for each `forward`; dynamo traces no layers of an RNN.
+ONE_GRAPH = {
+    REPLACEMENTS[case.torch_class].forward.__code__: case
+    for case in CASES
+    if not issubclass(case.torch_class, RNNBase)
+}
+
+
+@pytest.mark.parametrize("case", ONE_GRAPH.values(), ids=str)
+def test_compiles_as_one_graph(case):
+    module, tensors = pair(case, torch.float32)[1].eval(), case.inputs(torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    results = case.call(compiled, tensors), case.call(module, tensors)
+    for mine, eager in zip(*results, strict=True):
+        assert_close(mine, eager, torch.float32)
 
 
 # Of a call with a length of 0 or 1: a part of either's message, and why one of the two computes.

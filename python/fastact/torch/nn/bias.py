@@ -28,14 +28,14 @@ class Linear(WithActivation, torch.nn.Linear):
     """`torch.nn.Linear` with an activation; without one it is torch's."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.fused:
+        if len(self.fused) == 0:  # dynamo takes an empty mapping for true
             return super().forward(input)
         return _bias_act(functional.linear(input, self.weight), self.bias, -1, self.fused)
 
 
 class _Conv(WithActivation, conv._ConvNd):
     def forward(self, input: Tensor) -> Tensor:
-        if not self.fused:
+        if len(self.fused) == 0:  # dynamo takes an empty mapping for true
             return super().forward(input)  # type: ignore[no-any-return]
         product = self._conv_forward(input, self.weight, None)
         channels = -1 - len(self.kernel_size)

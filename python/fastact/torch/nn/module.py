@@ -64,7 +64,7 @@ class Module(torch.nn.Module):
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """Give the lengths of a tensor as numbers: where torch.jit traces, its shape has tensors."""
     c: Any = torch._C
-    if not c._is_tracing():
+    if torch.compiler.is_compiling() or not c._is_tracing():  # dynamo can't ask the latter
         return tuple(tensor.shape)
     state = c._get_tracing_state()
     c._set_tracing_state(None)
