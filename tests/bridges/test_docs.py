@@ -22,8 +22,11 @@ ROWS = [
 @pytest.mark.parametrize(("section", "theirs", "ours"), ROWS, ids=[row[1] for row in ROWS])
 def test_translations(section, theirs, ours):
     """Both calls of a row give the same numbers."""
-    names = {}
-    exec("\n".join(re.findall(r"^(?:>>>|\.\.\.) (.*)", section, re.M)), names)
+    names, lines = {}, "\n".join(re.findall(r"^(?:>>>|\.\.\.) (.*)", section, re.M))
+    for imports in re.findall("^import (.*)", lines, re.M):
+        for library in re.findall("(?:^|, )([a-z]+)", imports):
+            pytest.importorskip(library)
+    exec(lines, names)
     if (library := re.split(r"\W", theirs)[0]) not in names:
         names[library] = pytest.importorskip(library)
     np.testing.assert_allclose(eval(ours, names), eval(theirs, names), rtol=1e-5, atol=1e-6)
