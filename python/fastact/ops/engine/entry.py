@@ -374,7 +374,7 @@ def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -
     return {("correction" if name == "ddof" else name): value for name, value in named.items()}
 
 
-def one_correction(where: str, correction: float, ddof: float | None) -> Any:
+def one_correction(where: str, correction: Any, ddof: float | None) -> Any:
     """The correction of a function that is no op, by either name; 0 is none."""
     is_told = ddof is None or not (isinstance(correction, int | float) and correction == 0)
     named = {"correction": correction} if is_told else {}
