@@ -15,22 +15,19 @@ from sphinx.application import Sphinx
 import fastact as fa
 from fastact.ops import bounds
 
-_HEAD = (
-    *("ops", "run", "threads", "instruction set", "batch", "CPU = GPU"),
-    *("accuracy of the result", "gradients", "second derivative"),
-)
+_HEAD = "| ops | run | threads | instruction set | batch | CPU = GPU | accuracy | gradients | second |\n"
 #: The leading term of each kind of bounds; an op's notes have all of it.
 _ACCURACY: Mapping[type, Callable[[Any], str]] = {
     bounds.Bounds: lambda b: f"{b.forward_ulp:g} ULP" if b.forward_ulp else "exact",
     bounds.SumBounds: lambda b: f"{b.ulp:g} ULP + {_power(b.absolute)} Σ abs(x)",
-    bounds.MomentBounds: lambda b: f"variance {_power(b.m2)} of itself",
-    bounds.BiasBounds: lambda b: f"{b.sums:g} u of the sum's terms, and the activation's",
-    bounds.GatedBounds: lambda b: f"{b.sums:g} u of a sum's terms, and the activation's",
+    bounds.MomentBounds: lambda b: f"{_power(b.m2)} of a variance",
+    bounds.BiasBounds: lambda b: f"{b.sums:g} u of terms, and the activation's",
+    bounds.GatedBounds: lambda b: f"{b.sums:g} u of terms, and the activation's",
     bounds.ParametricBounds: lambda b: f"{b.value:g} u of its terms",
     bounds.DropoutBounds: lambda b: f"{b.scale:g} u of its terms",
-    bounds.NormBounds: lambda b: f"{b.scaled:g} u abs(xhat weight) + u abs(y)",
-    bounds.NormRotaryBounds: lambda b: f"the norm's, and rotary's {b.turned.products:g} u",
-    bounds.RotaryBounds: lambda b: f"{b.products:g} u (abs(a cos) + abs(b sin))",
+    bounds.NormBounds: lambda b: f"{b.scaled:g} u abs(xhat weight)",
+    bounds.NormRotaryBounds: lambda b: f"the norm's, and {b.turned.products:g} u",
+    bounds.RotaryBounds: lambda b: f"{b.products:g} u of its terms",
     bounds.DivergenceBounds: lambda b: f"{_power(b.share)} of its terms",
     bounds.GateBounds: lambda b: f"{b.state_ulp:g} u (1 + {b.sums:g} S)",
     bounds.SoftmaxBounds: lambda b: f"{b.ulps:g} ULP",
@@ -56,10 +53,11 @@ def table() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for op in fa.ops.values():
         rows.setdefault((op.family, *_cells(op)), []).append(op.name)
-    lines = [_HEAD, ["---"] * len(_HEAD)]
+    text = _HEAD + "| --- " * _HEAD.count(" |") + "|\n"
     for (_, *cells), names in rows.items():
-        lines.append([" ".join(f"[{n}](ops/generated/{n}.rst)" for n in names), *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        links = " ".join(f"[{n}](ops/generated/{n}.rst)" for n in names)
+        text += f"| {' | '.join([links, *cells])} |\n"
+    return text
 
 
 def _cells(op: Any) -> list[str]:
@@ -71,7 +69,7 @@ def _cells(op: Any) -> list[str]:
     return [
         *("✓", "✓", "✓", _OF_A_BATCH.get(op.name, place), _on_gpu(op)),
         _ACCURACY[type(stated)](stated),
-        ", ".join(op.gradients),
+        "✓" if op.gradients else "–",
         "a kernel" if "backward.backward" in op.entry_points else second,
     ]
 
@@ -97,7 +95,9 @@ def more_of_a_board(app: Sphinx, page: str, source: list[str]) -> None:
         others = file.parent.glob("*.md" if file.stem == "scoreboard" else f"{file.stem}_*.md")
         names = sorted(other.stem for other in others if other != file)
         if names:
-            source[0] += "\n".join(["\n## More of it\n", "```{toctree}", *names, "```", ""])
+            source[0] += "\n".join(
+                ["\n## More of it\n", "```{toctree}", ":maxdepth: 1", "", *names, "```", ""]
+            )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
