@@ -127,7 +127,7 @@ def markdown(results: Results) -> str:
     """The page: machine, tables, legends, and what went wrong."""
     facts = results.facts
     parts = [
-        f"# Speed on {facts['gpu']}",
+        f"# Speed on {facts['gpu']}" + (f", {facts['commit']}" if facts["commit"] else ""),
         f"Measured by `python -m benchmarks --device cuda`.\n\n{_facts(facts)}",
         *([note] if (note := facts.get("note")) else []),
         *([glance(results.rows)] if results.rows else []),

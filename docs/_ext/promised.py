@@ -15,7 +15,9 @@ from sphinx.application import Sphinx
 import fastact as fa
 from fastact.ops import bounds
 
-_HEAD = "| ops | run | threads | instruction set | batch | CPU = GPU | accuracy | gradients | second |\n"
+_HEAD = (
+    "| ops | run | threads | instruction set | batch | CPU = GPU | accuracy | gradient | second "
+)
 #: The leading term of each kind of bounds; an op's notes have all of it.
 _ACCURACY: Mapping[type, Callable[[Any], str]] = {
     bounds.Bounds: lambda b: f"{b.forward_ulp:g} ULP" if b.forward_ulp else "exact",
@@ -38,7 +40,7 @@ _BY_ELEMENT = (
     *(bounds.Bounds, bounds.BiasBounds, bounds.GatedBounds, bounds.ParametricBounds),
     *(bounds.DropoutBounds, bounds.GateBounds, bounds.RotaryBounds),
 )
-_SUMMED = ("dbias", "drecurrent_bias", "dweight", "dalpha")
+_SUMMED = {"dbias", "dweight", "dalpha"}
 #: Ops that add up, or normalise by, the whole batch: footnotes of the page.
 _OF_A_BATCH = dict.fromkeys(("batch_norm", "cross_entropy", "bias_grad", "unbroadcast"), "[^batch]")
 
@@ -53,7 +55,7 @@ def table() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for op in fa.ops.values():
         rows.setdefault((op.family, *_cells(op)), []).append(op.name)
-    text = _HEAD + "| --- " * _HEAD.count(" |") + "|\n"
+    text = f"{_HEAD}|\n{'| --- ' * _HEAD.count('|')}|\n"
     for (_, *cells), names in rows.items():
         links = " ".join(f"[{n}](ops/generated/{n}.rst)" for n in names)
         text += f"| {' | '.join([links, *cells])} |\n"
@@ -77,9 +79,8 @@ def _cells(op: Any) -> list[str]:
 def _on_gpu(op: Any) -> str:
     has_statistics = "rstd" in op.entry_points["call"].signature.parameters  # of another call
     if not isinstance(op.bounds, _BY_ELEMENT) and not has_statistics:
-        return "to the bound"
-    sums = [name for name in op.gradients if name in _SUMMED]
-    return f"✓ but {', '.join(sums)}" if sums else "✓"
+        return "–"
+    return "✓[^sums]" if _SUMMED & {*op.gradients} else "✓"
 
 
 def write(app: Sphinx) -> None:
@@ -93,11 +94,8 @@ def more_of_a_board(app: Sphinx, page: str, source: list[str]) -> None:
     file = Path(app.srcdir, f"{page}.md")
     if page.startswith("results/") and page.count("/") > 1:
         others = file.parent.glob("*.md" if file.stem == "scoreboard" else f"{file.stem}_*.md")
-        names = sorted(other.stem for other in others if other != file)
-        if names:
-            source[0] += "\n".join(
-                ["\n## More of it\n", "```{toctree}", ":maxdepth: 1", "", *names, "```", ""]
-            )
+        if names := "\n".join(sorted(other.stem for other in others if other != file)):
+            source[0] += f"\n## More of it\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
