@@ -15,9 +15,7 @@ from sphinx.application import Sphinx
 import fastact as fa
 from fastact.ops import bounds
 
-_HEAD = (
-    "| ops | run | threads | instruction set | batch | CPU = GPU | accuracy | gradient | second "
-)
+_HEAD = "| ops | run | threads | instruction set | batch | CPU = GPU | accuracy | gradient | second"
 #: The leading term of each kind of bounds; an op's notes have all of it.
 _ACCURACY: Mapping[type, Callable[[Any], str]] = {
     bounds.Bounds: lambda b: f"{b.forward_ulp:g} ULP" if b.forward_ulp else "exact",
@@ -55,7 +53,7 @@ def table() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for op in fa.ops.values():
         rows.setdefault((op.family, *_cells(op)), []).append(op.name)
-    text = f"{_HEAD}|\n{'| --- ' * _HEAD.count('|')}|\n"
+    text = f"{_HEAD} |\n{'| --- ' * _HEAD.count('|')}|\n"
     for (_, *cells), names in rows.items():
         links = " ".join(f"[{n}](ops/generated/{n}.rst)" for n in names)
         text += f"| {' | '.join([links, *cells])} |\n"

@@ -49,7 +49,7 @@ from fastact.ops import bounds
 from fastact.ops.engine.op import arrays_of
 
 CPU = FRAMEWORKS[0]
-#: What ops state whose elements do not depend on each other; the page of promises names them.
+#: Bounds of ops whose elements do not depend on each other; the page of promises names them.
 BY_ELEMENT = (bounds.Bounds, bounds.BiasBounds, bounds.DropoutBounds, bounds.GateBounds)
 BY_ELEMENT += (bounds.GatedBounds, bounds.ParametricBounds, bounds.RotaryBounds)
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
@@ -464,7 +464,7 @@ def test_other_devices_and_the_order_of_threads_do_not_show(
 def test_devices_have_the_bits_of_the_cpu(
     op: Any, way: dict[str, Any], place: Framework, name: str
 ) -> None:
-    """What is computed element by element has them, and gradients that are sums have not."""
+    """Elements that are computed one by one have them; gradients that are sums have not."""
     for shape in shapes_of(op, way, name, "cpu"):
         for run in Call(op, way, shape, name).both:
             expected, found = results(CPU, run), results(place, run)
