@@ -51,8 +51,7 @@ def run(
         [(*todo, left) for todo in part if (left := lacking(*todo)) is not None]
         for part in board.tables(chosen)
     ]
-    results.unreached = [case.name for part in tables for case, *_ in part]
-    results.left = len(results.unreached)
+    results.left = sum(map(len, tables))
     if options.goes_on:
         say(f"{len(results.rows)} rows are there, {results.left} to be measured")
     ends = time.monotonic() + options.stop_after
@@ -63,7 +62,6 @@ def run(
                 if late := time.monotonic() >= ends:
                     break
                 results.left -= 1
-                results.unreached.remove(todo[0].name)
                 row, left_out = board.measure(results, *todo)
                 reasons.append(left_out)
                 rows += [] if row is None else [results.add(row)]

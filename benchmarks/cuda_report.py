@@ -127,7 +127,7 @@ def markdown(results: Results) -> str:
     """The page: machine, tables, legends, and what went wrong."""
     facts = results.facts
     parts = [
-        f"# Speed on {facts['gpu']}",
+        f"# Speed on {facts['gpu']}" + (f", {facts['commit']}" if facts["commit"] else ""),
         f"Measured by `python -m benchmarks --device cuda`.\n\n{_facts(facts)}",
         *([note] if (note := facts.get("note")) else []),
         *([glance(results.rows)] if results.rows else []),
@@ -135,13 +135,11 @@ def markdown(results: Results) -> str:
     ]
     if results.left:
         parts.append(f"Not measured yet: {results.left} rows.")
-        parts += ["\n".join(f"- {name}" for name in results.unreached)] * bool(results.unreached)
     if results.problems:
         parts.append("**Wrong:**\n\n" + "\n".join(f"- {problem}" for problem in results.problems))
     for part in tables_of(results.rows):
         parts += [f"## {title_of(part[0])}", markdown_table(*_columns(part))]
-        parts += left_out_lines(row.left_out for row in part)
-    parts.append(_legend(results.rows))
+    parts += [_legend(results.rows), *left_out_lines(row.left_out for row in results.rows)]
     if results.latency:
         parts += ["## Call to launch", markdown_table(*_latency_columns(results.latency), left=2)]
         parts.append(LATENCY_LEGEND)

@@ -84,7 +84,7 @@ class Results:
     """All that was measured, in one run or in several.
 
     facts : the machine, the build and the peers.
-    left : how many rows the last run had no time for, and `unreached` their names.
+    left : how many rows the last run had no time for.
     latency : on a GPU, what calls of next to nothing cost the host.
     failures : cases that failed, and why.
     absent : peers that were asked for and are not installed, and why.
@@ -96,7 +96,6 @@ class Results:
     latency: list[Row] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
-    unreached: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
@@ -132,7 +131,6 @@ class Results:
             "failures": json.dumps(self.failures, indent=2),
             "absent": json.dumps(self.absent),
             "left": json.dumps(self.left),
-            "unreached": json.dumps(self.unreached, indent=0),
         }
         text = ",\n".join(f'"{name}": {part}' for name, part in parts.items())
         write_whole(json_file, f"{{\n{text}\n}}\n")
@@ -188,7 +186,6 @@ def read(json_file: Path, on_gpu: bool = False, chosen: Sequence[Any] | None = N
             [Row(**_as_fields(one)) for one in found.get("latency", ()) if one["op"] in names],
             {name: why for name, why in failures if name.split()[0] in names},
             found.get("absent", {}),
-            found.get("unreached", []),
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         writer = "bench --device cuda --json" if on_gpu else "bench --json on a CPU"

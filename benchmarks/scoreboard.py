@@ -141,7 +141,7 @@ def scoreboard(facts: Mapping[str, Any], rows: Sequence[Row], left: int = 0) -> 
     if alone:
         legend.append(_PARTIAL_LEGEND.format(peers=", ".join(alone)))
     parts = [
-        "# Scoreboard",
+        f"# Scoreboard: {facts['processor']}, {facts['isa']['chosen']}",
         about,
         *([f"Not measured yet: {left} rows."] if left else []),
         *legend,

@@ -21,6 +21,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "formulas",
     "op_pages",
+    "promised",
     "top_level",
 ]
 exclude_patterns = [

@@ -17,6 +17,7 @@ from conftest import (
     ISAS,
     assert_all_same_bits,
     assert_same_bits,
+    needs_a_fused_isa,
     needs_two_fused_isas,
     on_fused_isas,
     stores_past_the_caches,
@@ -44,9 +45,13 @@ import fastact as fa
 from fastact import _cpu
 from fastact.interop import devices, frameworks
 from fastact.measure.norm_rows import traits
+from fastact.ops import bounds
 from fastact.ops.engine.op import arrays_of
 
 CPU = FRAMEWORKS[0]
+#: Bounds of ops whose elements do not depend on each other; the page of promises names them.
+BY_ELEMENT = (bounds.Bounds, bounds.BiasBounds, bounds.DropoutBounds, bounds.GateBounds)
+BY_ELEMENT += (bounds.GatedBounds, bounds.ParametricBounds, bounds.RotaryBounds)
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
 everywhere = each_call(PLACES)
 
@@ -451,6 +456,20 @@ def test_other_devices_and_the_order_of_threads_do_not_show(
                 assert_all_same_bits(results(place, run), expected)
             finally:
                 emulated.set_thread_order("alternate", 0)
+
+
+@needs_a_fused_isa
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@each_call(KERNELS[:1], lambda op, way: isinstance(op.bounds, BY_ELEMENT) or op is fa.norm_apply)
+def test_devices_have_the_bits_of_the_cpu(
+    op: Any, way: dict[str, Any], place: Framework, name: str
+) -> None:
+    """Elements that are computed one by one have them; gradients that are sums have not."""
+    for shape in shapes_of(op, way, name, "cpu", count=3):
+        for run in Call(op, way, shape, name).both:
+            expected, found = results(CPU, run), results(place, run)
+            kept = [k for k, b in enumerate(expected) if np.ndim(b) == len(shape)]
+            assert_all_same_bits([found[k] for k in kept], [expected[k] for k in kept])
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)

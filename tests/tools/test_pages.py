@@ -73,6 +73,18 @@ def test_the_pages_of_gpus_show_what_was_measured(file):
     assert all((file.parent / name).exists() for name in re.findall(r"\((\w+\.\w+)\)", page))
 
 
+COMPARISON = ROOT / "docs/comparison.md"
+
+
+@pytest.mark.skipif(not COMPARISON.exists(), reason="the pages are not here")
+def test_the_comparison_has_the_counts_of_the_boards():
+    text = COMPARISON.read_text(encoding="utf-8")
+    lines = re.findall(r"^\| \[.*\]\((\S+scoreboard.md)\) \| (.*) \|$", text, re.M)
+    assert len(lines) == 3
+    for board, counts in lines:
+        assert f"| **all** | {counts} |" in (COMPARISON.parent / board).read_text(encoding="utf-8")
+
+
 A_CALL = ROOT / "docs/design/a_call.md"
 
 
