@@ -9,7 +9,7 @@ finishes first, and they do not suffer from cancellation. Sums of x and x² do.
 
 # %%
 # The file has measurements far from zero, in three channels that drift. It stands for a file that
-# does not fit into memory: from here on, only a twentieth of it is held at a time.
+# does not fit into memory: from here on, at most a twentieth of it is held at a time.
 import tempfile
 import tracemalloc
 from pathlib import Path
