@@ -2,9 +2,9 @@
 Inference that no batch changes
 ===============================
 
-A service that gathers requests into batches wants the answer to a request not to depend on who else
-asked: to be *batch-invariant*. A row's result by fastact depends on neither the other rows nor its
-place among them, nor on the number of threads.
+A service that gathers requests into batches wants its answers to be *batch-invariant*: the answer
+to a request must not depend on other requests. In fastact, the result of a row depends neither on
+the other rows, nor on its place among them, nor on the number of threads.
 """
 
 # %%
@@ -29,8 +29,8 @@ def ours(x):
 
 
 # %%
-# As in a service the memory's layout is not ours to choose either: here each batch is a part of a
-# larger array, in C or in Fortran order.
+# A service cannot choose the memory layout either: here each batch is a part of a larger array, in
+# C or in Fortran order.
 sizes = [1, 2, 3, 7, 8, 33, 64, 257]
 differ = {naive: [], ours: []}
 for function, counts in differ.items():

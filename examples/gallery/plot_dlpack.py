@@ -2,14 +2,14 @@
 Arrays of a GPU, and of any library, by DLPack
 ==============================================
 
-An array that has ``__dlpack__`` is computed where it lies: on the CPU, or on a GPU on its
+fastact computes an array with ``__dlpack__`` on its device: on the CPU, or on a GPU, on its
 framework's current stream. Nothing is copied, and fastact links against no framework. This page
-uses a GPU where there is one, and says what it found.
+uses a GPU if there is one, and prints what it found.
 """
 
 # %%
-# Which devices there are, and why others are not. Nothing is ever computed on the CPU
-# in place of a GPU.
+# ``show_config`` shows which devices can be used, and why others cannot. Arrays of a GPU are never
+# computed on the CPU instead.
 import importlib.util
 import time
 
@@ -21,9 +21,8 @@ import fastact as fa
 fa.show_config()
 
 # %%
-# A library of one's own says three things about an array: its memory, by ``__dlpack__``, its
-# device, and a namespace that makes an array of memory that it is given. Here the memory is
-# NumPy's.
+# Your own library must provide three things for an array: its memory, by ``__dlpack__``, its
+# device, and a namespace that makes an array from given memory. Here the memory is NumPy's.
 
 
 class Namespace:
@@ -57,8 +56,9 @@ assert (y.values == fa.mish(x)).all()
 print(f"{type(y).__name__} of {y.shape}, the bits of NumPy's")
 
 # %%
-# The same on a GPU: of torch or CuPy, else on the device that fastact's own tests emulate on the
-# CPU, in builds that have it. Float32 and float64 give the very bits of the CPU.
+# The same works on a GPU, with torch or CuPy. Without one, the example uses the device that
+# fastact's tests emulate on the CPU, in builds that have it. Float32 and float64 give the same bits
+# as the CPU.
 
 
 def on_a_gpu(array):
@@ -98,8 +98,8 @@ else:
     print("There is no GPU where this page was built.")
 
 # %%
-# What it costs to come by DLPack rather than as NumPy's array: a constant for each call, which
-# counts for small ones alone. No byte of the array is copied.
+# DLPack adds a constant time to each call, compared with a NumPy array, which matters only for
+# small arrays. No byte of the array is copied.
 sizes = [10, 100, 1_000, 10_000, 100_000, 1_000_000]
 
 

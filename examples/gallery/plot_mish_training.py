@@ -2,12 +2,12 @@
 A network in NumPy, trained with Mish
 =====================================
 
-A scientific package that wants a small network does not have to ship a framework: matrix products
-are NumPy's, and what lies between them is one call forward and one backward.
+A scientific package that needs a small network does not have to ship a framework: NumPy computes
+the matrix products, and what lies between them is one call forward and one backward.
 """
 
 # %%
-# Points of two spirals, and the class of each.
+# The data are points of two spirals, and the class of each point.
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -23,8 +23,8 @@ points = np.where(side[:, None] == 1, points, -points).astype(np.float32)
 points += rng.normal(scale=0.02, size=points.shape).astype(np.float32)
 
 # %%
-# Two hidden layers. Everything between two matrix products is ``bias_act``: the sum with the bias
-# and the activation in one pass. What ``forward`` saves, ``backward`` takes.
+# The network has two hidden layers. Everything between two matrix products is ``bias_act``, which
+# adds the bias and applies the activation in one pass. ``backward`` takes what ``forward`` saves.
 sizes = [2, 32, 32, 2]
 weights = [
     rng.normal(scale=np.sqrt(2 / a), size=(a, b)).astype(np.float32) for a, b in pairwise(sizes)
@@ -55,7 +55,7 @@ def gradients(x, target):
 
 
 # %%
-# Gradient descent with momentum.
+# Train it by gradient descent with momentum.
 momentum = [[np.zeros_like(w), np.zeros_like(b)] for w, b in zip(weights, biases, strict=True)]
 losses = []
 for _ in range(600):
@@ -70,7 +70,7 @@ for _ in range(600):
             parameter -= 0.05 * velocity
 
 # %%
-# What it has learnt.
+# Plot the loss, and the probability that the network has learnt.
 grid = np.stack(np.meshgrid(*[np.linspace(-1.1, 1.1, 200, dtype=np.float32)] * 2), -1)
 probability = fa.softmax(forward(grid.reshape(-1, 2))[0])[:, 1].reshape(200, 200)
 

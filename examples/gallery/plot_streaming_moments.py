@@ -2,14 +2,14 @@
 Mean and variance of more than fits into memory
 ===============================================
 
-A file is read once, in parts, and each part is dropped. Only its moments are kept: a
-count, a mean and a sum of squared distances. They merge into the whole's moments, in one fixed
-order whoever finishes first, and they do not cancel. Sums of x and x² do.
+A file is read once, in parts, and each part is dropped. Only its moments are kept: a count, a mean
+and a sum of squared distances. They merge into the moments of the whole, in one fixed order whoever
+finishes first, and they do not suffer from cancellation. Sums of x and x² do.
 """
 
 # %%
-# A file of measurements far from zero, of three channels that drift. It stands for one that no
-# memory holds: from here on nobody may have more than a twentieth of it.
+# The file has measurements far from zero, in three channels that drift. It stands for a file that
+# does not fit into memory: from here on, at most a twentieth of it is held at a time.
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -31,8 +31,8 @@ data.flush()
 print(f"{path.stat().st_size / 1e6:.0f} MB in {rows // part} parts")
 
 # %%
-# One read. ``update`` would merge part after part; ``merge_many`` merges a list in a tree, which
-# parts from other processes or machines can join.
+# One read is enough. ``update`` would merge part after part; ``merge_many`` merges a list in a
+# tree, to which other processes or machines can contribute parts.
 data = np.memmap(path, np.float32, "r", shape=shape)
 tracemalloc.start()
 moments = [fa.moments(data[begin : begin + part], axis=0) for begin in range(0, rows, part)]
@@ -44,7 +44,7 @@ print("mean     ", whole.mean.round(3))
 print("deviation", whole.std().round(4))
 
 # %%
-# The same by sums of x and x², in the data's type and in float64, while the mean goes away from
+# Compare with sums of x and x², in the data's type and in float64, while the mean moves away from
 # zero: how many digits of the variance are left?
 offsets = 10.0 ** np.arange(0, 8)
 errors = {"sums, float32": [], "sums, float64": [], "fastact.moments, float32 data": []}
@@ -74,6 +74,6 @@ axes.legend()
 plt.show()
 
 # %%
-# With dask the same is one call, ``fa.moments(array, 0)``, on as many machines as there are.
+# With dask the same is one call, ``fa.moments(array, 0)``, on any number of machines.
 del data
 folder.cleanup()
