@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from selenium import webdriver
 
-SIZES = {"wide": (1400, 1000), "narrow": (400, 800)}
+SIZES = {"wide": (1400, 1000), "middle": (820, 1100), "narrow": (390, 844)}
 THEMES = ("light", "dark")
 SHOWN = (
     *("index", "start", "start/torch", "ops/index", "ops/generated/mish"),
