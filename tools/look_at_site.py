@@ -5,26 +5,28 @@
     python tools/look_at_site.py docs/_build/html PICTURES --only 'index|mish'
     python tools/look_at_site.py docs/_build/html        # links alone, which needs no browser
 
-Of every page: links within the site and images that lead nowhere, what would be loaded from the
-net, errors in the console, and content that sticks out of the window, narrow and wide. Of some
-pages also pictures, light and dark, in the folder PICTURES, for a person to look at. And once, that
-the search finds something without a net.
+Of every page: links within the site and images that lead nowhere, pages that a sidebar lists twice,
+what would be loaded from the net, errors in the console, and content that sticks out of the window
+at three widths. Of some pages also pictures, light and dark, in the folder PICTURES, for a person
+to look at. And whether the search puts the answer to each question of questions.html in front.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import json
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 if TYPE_CHECKING:
     from selenium import webdriver
@@ -42,6 +44,10 @@ SLACK = 1
 HIGHEST = 5000
 #: Seconds for an answer of the search.
 PATIENCE = 20
+#: The scores of the search (searchtools.js) for titles and for words, whole and in part, and what
+#: pages of some folders lose (docs/_static/scorer.js).
+TITLES, WORDS = {"alltitles": 15, "indexentries": 100}, {"terms": (5, 2), "titleterms": (15, 7)}
+LATER = {"design": 30, "results": 30, "project": 30, "ops": 1}
 
 # The script finds what sticks out of a window that does not scroll, and images that did not load.
 FAULTS = """
@@ -67,7 +73,10 @@ class Links(HTMLParser):
         self.targets: list[str] = []
         self.anchors: set[str] = set()
         self.from_afar: list[str] = []
-        self.feed(page.read_text(encoding="utf-8"))
+        text = page.read_text(encoding="utf-8")
+        self.feed(text)
+        _, _, sidebar = text.partition('<nav class="bd-docs-nav')
+        self.listed = re.findall('href="([^"]+)"', sidebar.partition("</nav>")[0])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
@@ -84,6 +93,8 @@ def broken(pages: dict[Path, Links]) -> Iterator[str]:
     """Links in the site to files and places that are not there, and what comes from the net."""
     for page, links in pages.items():
         yield from (f"{page}: {target} is loaded from the net" for target in links.from_afar)
+        twice = {target for target in links.listed if links.listed.count(target) > 1}
+        yield from (f"{page}: {target} is listed twice" for target in twice)
         for target in links.targets:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
@@ -144,18 +155,55 @@ def take(window: webdriver.Chrome, width: int, path: Path) -> None:
     path.write_bytes(base64.b64decode(shot["data"]))
 
 
-def searched(window: webdriver.Chrome, root: Path, word: str) -> Iterator[str]:
-    """Whether the search finds the page of a word, from files alone."""
-    window.get(f"{(root / 'search.html').as_uri()}?q={word}")
+def found(root: Path, query: str) -> list[str]:
+    """The pages that the search finds, the best first, by Sphinx's rules but those on objects."""
+    from sphinx.search.en import SearchEnglish
+
+    english, low, scores = SearchEnglish({}), query.lower(), dict[int, int]()
+    index = json.loads((root / "searchindex.js").read_text(encoding="utf-8")[16:-1])
+    for kind, most in TITLES.items():
+        for title, places in index[kind].items():
+            if low in title.lower() and 2 * len(low) >= len(title):
+                for file, *_ in places:
+                    scores[file] = max(scores.get(file, 0), round(most * len(low) / len(title)))
+    hits = []
+    for word in {english.stem(w) for w in re.findall(r"\w+", low) if w not in english.stopwords}:
+        hits.append(dict[int, int]())
+        for kind, (whole, part) in WORDS.items():
+            for term, files in index[kind].items():
+                if word == term or (word in term and word not in index[kind]):
+                    every = files if isinstance(files, list) else [files]
+                    hits[-1].update(dict.fromkeys(every, whole if word == term else part))
+    for file in set.intersection(*map(set, hits)):
+        scores[file] = max(scores.get(file, 0), *(one[file] for one in hits))
+    pages = {file: index["docnames"][file] for file in scores}
+    lose = {file: LATER.get(page.partition("/")[0], 0) for file, page in pages.items()}
+    order = sorted(pages, key=lambda f: (lose[f] - scores[f], index["titles"][f].lower()))
+    return [pages[file] for file in order]
+
+
+def searched(window: webdriver.Chrome, root: Path, query: str) -> list[str]:
+    """The pages that the search of the site shows first, from files alone."""
+    window.get(f"{(root / 'search.html').as_uri()}?q={quote(query)}")
+    script = "return [...document.querySelectorAll('#search-results li > a')].map(a => a.href)"
+    links: list[str] = []
     until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        found = window.execute_script(
-            "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)"
-        )
-        if any(word in link for link in found):
-            return
+    while len(links) < 2 and time.monotonic() < until:
         time.sleep(0.2)
-    yield f"search.html: it does not find {word}"
+        links = window.execute_script(script)
+    pages = [Path(unquote(urlsplit(link).path)).with_suffix("") for link in links]
+    return [page.relative_to(root).as_posix() for page in pages]
+
+
+def unanswered(root: Path, search: Callable[[str], list[str]]) -> Iterator[str]:
+    """Yield questions of questions.html whose own page the search does not put before others."""
+    page = root / "questions.html"
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    for asked, answer in re.findall(r'<dt>(.*?)</dt>.*?href="([^"]+?)\.html', text, re.DOTALL):
+        for query in asked.split(", "):
+            first, *_ = [*(page for page in search(query) if page != "questions"), "nothing"]
+            if first != answer:
+                yield f"search: {query!r} finds {first}, and not {answer}"
 
 
 def look(pages: dict[Path, str], root: Path, folder: Path) -> Iterator[str]:
@@ -167,7 +215,7 @@ def look(pages: dict[Path, str], root: Path, folder: Path) -> Iterator[str]:
             found = [f"{name}: {fault}" for fault in seen(window, page, name, folder)]
             print(f"{number}/{len(pages)}", *(found or [name]), sep="  ", flush=True)
             yield from found
-        yield from searched(window, root, "layer_norm")
+        yield from unanswered(root, partial(searched, window, root))
     finally:
         window.quit()
 
@@ -184,7 +232,7 @@ def main() -> None:
     pages = {
         page: Links(page) for page in sorted(root.rglob("*.html")) if "_static" not in page.parts
     }
-    wrong = list(broken(pages))
+    wrong = [*broken(pages), *unanswered(root, partial(found, root))]
     print(f"{len(pages)} pages, {sum(len(p.targets) for p in pages.values()):,} links", flush=True)
     if given.pictures:
         names = {page: str(page.relative_to(root).with_suffix("")) for page in pages}

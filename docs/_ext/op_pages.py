@@ -54,7 +54,10 @@ def summary(op: Any) -> str:
 
 
 def page(op: Any, sources: Sources) -> str:
+    names = [op.name.replace("_", by) for by in (" ", "")]
+    names += sources.notes["ops"].get(op.name, {}).get("index", ())
     parts = [
+        f".. index:: {', '.join(f'! {name}' for name in dict.fromkeys(names))}",
         _title(op.name, "="),
         *([summary(op)] if summary(op).rstrip(".").lower() != op.name else ()),
         *(f".. math:: {formula}" for formula in _formulas(op)),
