@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from html.parser import HTMLParser
+from html import unescape
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,16 +38,8 @@ SHOWN = (
     *("ops/generated/layer_norm", "gallery/index", "gallery/plot_mish_training", "promises"),
     *("how_it_works", "moments", "results/index", "results/history", "project/stability"),
 )
-#: Pixels by which something may stick out: borders of a half.
-SLACK = 1
-#: The height of a picture; the rest of a longer page is left out.
-HIGHEST = 5000
-#: Seconds for an answer of the search.
-PATIENCE = 20
-#: The scores of the search (searchtools.js) for titles and for words, whole and in part, and what
-#: pages of some folders lose (docs/_static/scorer.js).
-TITLES, WORDS = {"alltitles": 15, "indexentries": 100}, {"terms": (5, 2), "titleterms": (15, 7)}
-LATER = {"design": 30, "results": 30, "project": 30, "ops": 1}
+#: Pixels by which borders may stick out; the most of a picture's height; seconds for the search.
+SLACK, HIGHEST, PATIENCE = 1, 5000, 20
 
 # The script finds what sticks out of a window that does not scroll, and images that did not load.
 FAULTS = """
@@ -55,8 +47,9 @@ const article = document.querySelector('.bd-article-container') || document.body
 const wide = article.getBoundingClientRect().right + arguments[0];
 const scrolls = e => e !== article && e !== null
   && (getComputedStyle(e).overflowX !== 'visible' || scrolls(e.parentElement));
+const right = (e, box) => Math.max(box.right, scrolls(e) ? 0 : box.left + e.scrollWidth);
 const out = [...article.querySelectorAll('*')]
-  .filter(e => e.getBoundingClientRect().right > wide && !scrolls(e.parentElement))
+  .filter(e => right(e, e.getBoundingClientRect()) > wide && !scrolls(e.parentElement))
   .map(e => `<${e.tagName.toLowerCase()} class="${e.getAttribute('class') || ''}"> sticks out`);
 const empty = [...document.images].filter(i => i.complete && !i.naturalWidth)
   .map(i => `${i.getAttribute('src')} is no image`);
@@ -65,28 +58,18 @@ return [...(over > 0 ? [`it is ${over} pixels too wide`] : []), ...out.slice(0, 
 """
 
 
-class Links(HTMLParser):
-    """The links of a page, and the places to which others can lead."""
+class Links:
+    """The links of a page, the places to which others can lead, and what its sidebar lists."""
 
     def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.targets: list[str] = []
-        self.anchors: set[str] = set()
-        self.from_afar: list[str] = []
         text = page.read_text(encoding="utf-8")
-        self.feed(text)
-        _, _, sidebar = text.partition('<nav class="bd-docs-nav')
-        self.listed = re.findall('href="([^"]+)"', sidebar.partition("</nav>")[0])
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name in ("href", "src") and value:
-                self.targets.append(value)
-            if name in ("id", "name") and value:
-                self.anchors.add(value)
-            is_loaded = name == "src" or (tag, name) == ("link", "href")
-            if is_loaded and value and urlsplit(value).netloc:
-                self.from_afar.append(value)
+        found = re.findall(r'\s(?:(id|name)|href|src)="([^"]+)"', text)
+        self.targets = [unescape(value) for is_place, value in found if not is_place]
+        self.anchors = {unescape(value) for is_place, value in found if is_place}
+        loaded = re.findall(r'(?:<link\s[^>]*href|\ssrc)="([^"]+)"', text)
+        self.from_afar = [target for target in loaded if urlsplit(target).netloc]
+        sidebar = text.partition('<nav class="bd-docs-nav')[2].partition("</nav>")[0]
+        self.listed = re.findall('href="([^"]+)"', sidebar)
 
 
 def broken(pages: dict[Path, Links]) -> Iterator[str]:
@@ -140,59 +123,33 @@ def seen(window: webdriver.Chrome, page: Path, name: str, folder: Path) -> Itera
             yield from (f"{size}: {fault}" for fault in window.execute_script(FAULTS, SLACK))
         if name in SHOWN:
             take(window, width, folder / f"{name.replace('/', '_')}_{size}_{theme}.png")
-    for entry in window.get_log("browser"):
-        if entry["level"] == "SEVERE":
-            yield entry["message"]
+    yield from (e["message"] for e in window.get_log("browser") if e["level"] == "SEVERE")
 
 
 def take(window: webdriver.Chrome, width: int, path: Path) -> None:
     """A picture of the page from its top."""
     height = window.execute_script("return document.documentElement.scrollHeight")
     clip = {"x": 0, "y": 0, "width": width, "height": min(height, HIGHEST), "scale": 1}
-    shot = window.execute_cdp_cmd(
-        "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True}
-    )
+    said = {"clip": clip, "captureBeyondViewport": True}
+    shot = window.execute_cdp_cmd("Page.captureScreenshot", said)
     path.write_bytes(base64.b64decode(shot["data"]))
 
 
-def found(root: Path, query: str) -> list[str]:
-    """The pages that the search finds, the best first, by Sphinx's rules but those on objects."""
-    from sphinx.search.en import SearchEnglish
-
-    english, low, scores = SearchEnglish({}), query.lower(), dict[int, int]()
+def indexed(root: Path, query: str) -> list[str]:
+    """The pages with an index entry of these very words, which no other match outweighs."""
     index = json.loads((root / "searchindex.js").read_text(encoding="utf-8")[16:-1])
-    for kind, most in TITLES.items():
-        for title, places in index[kind].items():
-            if low in title.lower() and 2 * len(low) >= len(title):
-                for file, *_ in places:
-                    scores[file] = max(scores.get(file, 0), round(most * len(low) / len(title)))
-    hits = []
-    for word in {english.stem(w) for w in re.findall(r"\w+", low) if w not in english.stopwords}:
-        hits.append(dict[int, int]())
-        for kind, (whole, part) in WORDS.items():
-            for term, files in index[kind].items():
-                if word == term or (word in term and word not in index[kind]):
-                    every = files if isinstance(files, list) else [files]
-                    hits[-1].update(dict.fromkeys(every, whole if word == term else part))
-    for file in set.intersection(*map(set, hits)):
-        scores[file] = max(scores.get(file, 0), *(one[file] for one in hits))
-    pages = {file: index["docnames"][file] for file in scores}
-    lose = {file: LATER.get(page.partition("/")[0], 0) for file, page in pages.items()}
-    order = sorted(pages, key=lambda f: (lose[f] - scores[f], index["titles"][f].lower()))
-    return [pages[file] for file in order]
+    places = index["indexentries"].get(query.lower(), [])
+    return [index["docnames"][file] for file, _, is_main in places if is_main]
 
 
 def searched(window: webdriver.Chrome, root: Path, query: str) -> list[str]:
     """The pages that the search of the site shows first, from files alone."""
     window.get(f"{(root / 'search.html').as_uri()}?q={quote(query)}")
-    script = "return [...document.querySelectorAll('#search-results li > a')].map(a => a.href)"
-    links: list[str] = []
+    script = "return [...document.querySelectorAll('#search-results li > a')].map(a => a.pathname)"
     until = time.monotonic() + PATIENCE
-    while len(links) < 2 and time.monotonic() < until:
+    while len(paths := window.execute_script(script)) < 2 and time.monotonic() < until:
         time.sleep(0.2)
-        links = window.execute_script(script)
-    pages = [Path(unquote(urlsplit(link).path)).with_suffix("") for link in links]
-    return [page.relative_to(root).as_posix() for page in pages]
+    return [Path(unquote(p)).relative_to(root).with_suffix("").as_posix() for p in paths]
 
 
 def unanswered(root: Path, search: Callable[[str], list[str]]) -> Iterator[str]:
@@ -223,24 +180,19 @@ def look(pages: dict[Path, str], root: Path, folder: Path) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("site", type=Path, help="folder of the built pages")
-    parser.add_argument(
-        "pictures", type=Path, nargs="?", help="folder to write pictures to; without it no browser"
-    )
+    parser.add_argument("pictures", type=Path, nargs="?", help="folder for them; or no browser")
     parser.add_argument("--only", default="", metavar="REGEX", help="pages whose name matches")
     given = parser.parse_args()
     root = given.site.resolve()
-    pages = {
-        page: Links(page) for page in sorted(root.rglob("*.html")) if "_static" not in page.parts
-    }
-    wrong = [*broken(pages), *unanswered(root, partial(found, root))]
+    files = (page for page in sorted(root.rglob("*.html")) if "_static" not in page.parts)
+    pages = {page: Links(page) for page in files}
+    wrong = [*broken(pages), *unanswered(root, partial(indexed, root))]
     print(f"{len(pages)} pages, {sum(len(p.targets) for p in pages.values()):,} links", flush=True)
     if given.pictures:
         names = {page: str(page.relative_to(root).with_suffix("")) for page in pages}
         chosen = {page: name for page, name in names.items() if re.search(given.only, name)}
-        began = time.monotonic()
         wrong += look(chosen, root, given.pictures)
-        took = time.monotonic() - began
-        print(f"{len(chosen)} pages seen in {took:.0f} s; pictures are in {given.pictures}")
+        print(f"{len(chosen)} pages seen; pictures are in {given.pictures}")
     print(*(f"wrong: {fault}" for fault in wrong), f"{len(wrong)} faults", sep="\n")
     sys.exit(bool(wrong))
 

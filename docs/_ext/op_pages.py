@@ -8,9 +8,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent, indent
+from textwrap import dedent, fill, indent
 from typing import Any
 
 import measured
@@ -26,6 +27,7 @@ import fastact as fa
 from fastact.ops.bounds import Bounds
 from fastact.ops.engine.entry import REQUIRED
 
+_wrapped = partial(fill, width=76, subsequent_indent="    ", break_on_hyphens=False)
 _ROOT = Path(__file__).parents[2]
 _WHITE_SPACE = re.compile(r"\s+")
 
@@ -136,11 +138,10 @@ def _calls(op: Any) -> str:
     name, results, moved = f"fa.{op.name}", ", ".join(names), ", ".join(f"d{n}" for n in names)
     one, moved = (f"({results})", f"({moved})") if several else (results, moved)
     given = ", ".join([*call.arrays, *options])
-    lines = [f"{results} = {name}({given})", f"{one}, saved = {name}.forward(...)"]
+    lines = [_wrapped(f"{results} = {name}({given})"), f"{one}, saved = {name}.forward(...)"]
     incoming = [n for n in op.entry_points["backward"].arrays if n not in op.saves]
-    again = "".join(f", {option}=..." for option in _options_of_both(op))
-    takes = f"{', '.join(incoming)}, *saved{again}"
-    lines.append(f"{', '.join(op.gradients)} = {name}.backward({takes})")
+    takes = [*incoming, "*saved", *("..." for _ in _options_of_both(op)[:1])]
+    lines.append(f"{', '.join(op.gradients)} = {name}.backward({', '.join(takes)})")
     lines.append(f"{one}, {moved} = {name}.jvp(..., tangents=...)")
     if hasattr(op, "quantized"):
         codes = ", ".join(["codes", "scale", *op.results[1:]])

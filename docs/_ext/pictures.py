@@ -68,10 +68,9 @@ def of_call(op: Any) -> str:
     chosen = max(range(counts.size), key=lambda i: (counts[i], -middle[i]))
     parts = [_cells(n, a, found[n][:, chosen], "fa-read") for n, a in arrays.items()]
     one = np.arange(counts.size) == chosen
-    options = ", ".join(f"{n}={v!r}" for n, v in named.items() if n not in arrays and v is not None)
-    told = (
-        f"An element of {op.results[0]}, and what it depends on{' for ' * bool(options)}{options}."
-    )
+    told = f"One element of {op.results[0]}, and the elements that it depends on"
+    options = [f"{n}={v!r}" for n, v in named.items() if n not in arrays and v is not None]
+    told += f", with {', '.join(options)}." if options else "."
     last = _cells(op.results[0], results[0], one, "fa-made")
     return (
         f'<div class="fa-cells" role="img" aria-label="{told}">{"".join(parts)}<span>→</span>{last}'
