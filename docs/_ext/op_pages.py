@@ -8,10 +8,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from html import escape
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent, fill, indent
+from textwrap import dedent, indent
 from typing import Any
 
 import measured
@@ -27,7 +27,6 @@ import fastact as fa
 from fastact.ops.bounds import Bounds
 from fastact.ops.engine.entry import REQUIRED
 
-_wrapped = partial(fill, width=76, subsequent_indent="    ", break_on_hyphens=False)
 _ROOT = Path(__file__).parents[2]
 _WHITE_SPACE = re.compile(r"\s+")
 
@@ -138,7 +137,7 @@ def _calls(op: Any) -> str:
     name, results, moved = f"fa.{op.name}", ", ".join(names), ", ".join(f"d{n}" for n in names)
     one, moved = (f"({results})", f"({moved})") if several else (results, moved)
     given = ", ".join([*call.arrays, *options])
-    lines = [_wrapped(f"{results} = {name}({given})"), f"{one}, saved = {name}.forward(...)"]
+    lines = [f"{results} = {name}({given})", f"{one}, saved = {name}.forward(...)"]
     incoming = [n for n in op.entry_points["backward"].arrays if n not in op.saves]
     takes = [*incoming, "*saved", *("..." for _ in _options_of_both(op)[:1])]
     lines.append(f"{', '.join(op.gradients)} = {name}.backward({', '.join(takes)})")
@@ -146,7 +145,8 @@ def _calls(op: Any) -> str:
     if hasattr(op, "quantized"):
         codes = ", ".join(["codes", "scale", *op.results[1:]])
         lines.append(f'{codes} = {name}.quantized(..., dtype="int8", per="row")')
-    return f".. code-block:: python\n   :class: fa-calls\n\n{indent(chr(10).join(lines), '   ')}"
+    codes = "".join(f"<code>{escape(line)}</code>" for line in lines)
+    return _html(f'<div class="fa-calls">{codes}</div>')
 
 
 def _facts(op: Any, sources: Sources) -> str:
@@ -314,6 +314,7 @@ def overview(machines: Sequence[measured.Machine]) -> str:
         return ""
     machine = max(machines, key=lambda machine: machine.facts.get("date", ""))
     about = re.sub(r":doc:`(.*?) <.*?>`", r"\1", machine.about)
+    about += " Left of the line the other one is faster."
     picture = pictures.overview(*measured.overview(machine))
     return f'<figure class="fa-overview">{picture}<figcaption>{about}</figcaption></figure>\n'
 

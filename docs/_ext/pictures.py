@@ -126,25 +126,25 @@ def overview(rows: Sequence[Mapping[str, Any]], peers: Mapping[str, str]) -> str
     rows : of one machine, a case for each op; peers : names of those that are shown.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 0.6 + 0.38 * len(rows)))
-        axes = figure.add_axes((0.36, 0.14, 0.62, 0.76))
+        figure = Figure(figsize=(5.6, 0.9 + 0.36 * len(rows)))
+        axes = figure.add_axes((0.37, 0.11, 0.61, 0.82))
         places = np.arange(len(rows))[::-1]
         for number, (peer, name) in enumerate(peers.items()):
             ratios = [row["ratios"].get(peer, np.nan) for row in rows]
-            axes.plot(ratios, places, _MARKERS[number], color=_SERIES[number], ms=8, label=name)
+            axes.plot(ratios, places, _MARKERS[number], color=_SERIES[number], ms=6, label=name)
         axes.axvline(1, color=_INK, lw=1.5)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g} ×"))
-        axes.set_yticks(places, [_in_words(row) for row in rows], fontsize=10)
+        axes.set_yticks(places, [_in_words(row) for row in rows], fontsize=8)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("their time over ours (float32, forward); left of the line they are faster")
+        axes.set_xlabel("their time over ours (float32, forward)", fontsize=9)
         axes.grid(axis="both")
-        figure.legend(loc="upper right", ncols=len(peers), fontsize=10)
+        figure.legend(loc="upper right", ncols=len(peers), fontsize=9, columnspacing=1)
         return _inline(figure, "overview", "how many times our time NumPy, torch and others take")
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    return f"{row['op']}, {row['what'].removesuffix(', identity')}"
+    return f"{row['op']}\n{row['what'].removesuffix(', identity')}"
 
 
 def sparkline(op: Any) -> str:
