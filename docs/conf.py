@@ -54,6 +54,7 @@ html_math_renderer = "mathml"  # of _ext/formulas.py
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = "_static/scorer.js"
 html_title = "fastact"
 html_favicon = "_static/logo.svg"
 html_context = {"default_mode": "auto"}  # the theme's script asks for it

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from textwrap import indent
@@ -103,17 +104,31 @@ def machines(results: Path) -> list[Machine]:
 
 def overview(machine: Machine) -> tuple[list[Row], dict[str, str]]:
     """A case for each of some ops, forward, of float32; and who is beside us in them."""
-    chosen = []
-    for name in _OVERVIEW:
-        rows = [
-            row
-            for row in machine.rows
-            if (row["op"], row["direction"], row["dtype"]) == (name, "forward", "float32")
-        ]
-        if rows:
-            chosen.append(min(rows, key=lambda row: abs(math.log(row["size"] / _LIKELY_SIZE))))
+    chosen = [row for name in _OVERVIEW if (row := _likely(name, "forward", machine))]
     there = {peer for row in chosen for peer in row["ratios"]}
     return chosen, {p: n for p, n in _PEERS.items() if p in there and p not in PARTIAL}
+
+
+def _likely(name: str, direction: str, machine: Machine) -> Row | None:
+    """A case of an op with float32, of a size that people have."""
+    asked = name, direction, "float32"
+    rows = [row for row in machine.rows if (row["op"], row["direction"], row["dtype"]) == asked]
+    nearest = partial(min, key=lambda row: abs(math.log(row["size"] / _LIKELY_SIZE)))
+    return nearest(rows) if rows else None
+
+
+def likely(name: str, every: Sequence[Machine]) -> str:
+    """A line on the machine that was measured last: beside the fastest peer, both directions."""
+    with_it = [machine for machine in every if _likely(name, "forward", machine)]
+    if not with_it:
+        return ""
+    machine = max(with_it, key=lambda machine: machine.facts.get("date", ""))
+    rows = [row for way in ("forward", "backward") if (row := _likely(name, way, machine))]
+    found = ", ".join(f"{row['direction']} {_beside_fastest(row)}" for row in rows)
+    return (
+        f"time of the fastest peer over ours: {found} (float32, {rows[0]['what']}; "
+        f":doc:`{machine.facts['processor']} <{machine.page}>`)"
+    )
 
 
 def speed(name: str, every: Sequence[Machine]) -> Iterator[str]:
@@ -213,6 +228,22 @@ def _tables_of(page: Path) -> Iterator[Table]:
             yield Table(f"/results/{page.stem}", title, " ".join(legend.split()), head, rows)
         else:
             before = block
+
+
+def worst(name: str, every: Sequence[Table]) -> str:
+    """The largest error of an op's float32 in units of its bounds; empty where none is known."""
+    ours = re.compile(r"v\d( v\d)*")
+    found = [
+        float(cell)
+        for table in every
+        if {"dtype", "by"} <= {*table.head}
+        for row in table.of(name)
+        if row[table.head.index("dtype")] == "float32"
+        and ours.fullmatch(row[by := table.head.index("by")])
+        for cell in row[by + 1 :]
+        if _is_number(cell)
+    ]
+    return f"{max(found):.3g}" if found else ""
 
 
 def accuracy(name: str, every: Sequence[Table]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, indent
@@ -24,7 +25,9 @@ from sphinx.errors import ConfigError
 
 import fastact as fa
 from fastact.ops.bounds import Bounds
+from fastact.ops.engine.entry import REQUIRED
 
+_ROOT = Path(__file__).parents[2]
 _WHITE_SPACE = re.compile(r"\s+")
 
 
@@ -52,12 +55,18 @@ def summary(op: Any) -> str:
 
 
 def page(op: Any, sources: Sources) -> str:
+    names = [op.name.replace("_", by) for by in (" ", "")]
+    names += sources.notes["ops"].get(op.name, {}).get("index", ())
     parts = [
+        f".. index:: {', '.join(f'! {name}' for name in dict.fromkeys(names))}",
         _title(op.name, "="),
         *([summary(op)] if summary(op).rstrip(".").lower() != op.name else ()),
         *(f".. math:: {formula}" for formula in _formulas(op)),
-        *(_pictures(op) if _is_activation(op) else ()),
-        _facts(op),
+        _html(f'<div class="fa-pictures">{pictures.of_activation(op)}</div>')
+        if _is_activation(op)
+        else _html(pictures.of_call(op)),
+        _calls(op),
+        _facts(op, sources),
         *_pitfalls(op, sources.notes),
         _title("Reference", "-"),
         *(_documented(op, entry) for entry in op.entry_points),
@@ -83,10 +92,6 @@ def _formulas(op: Any) -> Iterator[str]:
             yield as_latex
 
 
-def _pictures(op: Any) -> Iterator[str]:
-    yield _html(f'<div class="fa-pictures">{pictures.of_activation(op)}</div>')
-
-
 def _html(text: str) -> str:
     return f".. raw:: html\n\n{indent(text, '   ')}"
 
@@ -101,7 +106,7 @@ def _documented(op: Any, entry: str) -> str:
     text = text.replace("docs/conventions.md", ":doc:`The page on conventions </conventions>`")
     # An author's initial would begin a list.
     text = re.sub(r"^( *)([A-Z])\. ", r"\1\\\2. ", text, flags=re.MULTILINE)
-    head = f".. py:function:: fastact.{name}{op.entry_points[entry].signature}"
+    head = f".. py:function:: {name}{op.entry_points[entry].signature}\n   :module: fastact"
     return f"{head}\n\n{indent(_without_summary(text, entry), '   ')}"
 
 
@@ -118,18 +123,74 @@ def _without_summary(text: str, entry: str) -> str:
     return text.strip().partition("\n\n")[2] if entry == "call" else text
 
 
-def _facts(op: Any) -> str:
+def _calls(op: Any) -> str:
+    """Each entry point as a line of code, with the options of a call."""
+    call, (_, result) = op.entry_points["call"], pictures.example(op)
+    several = isinstance(result, tuple)
+    names = op.results if several or len(op.results) == 1 else (op.name,)
+    asked = {n: "..." if v is REQUIRED else repr(v) for n, v in call.defaults.items()}
+    options = [
+        n if asked[n] == "..." and n not in call.by_keyword else f"{n}={asked[n]}"
+        for n in asked
+        if n not in ("out", "stream")
+    ]
+    name, results, moved = f"fa.{op.name}", ", ".join(names), ", ".join(f"d{n}" for n in names)
+    one, moved = (f"({results})", f"({moved})") if several else (results, moved)
+    given = ", ".join([*call.arrays, *options])
+    lines = [f"{results} = {name}({given})", f"{one}, saved = {name}.forward(...)"]
+    incoming = [n for n in op.entry_points["backward"].arrays if n not in op.saves]
+    takes = [*incoming, "*saved", *("..." for _ in _options_of_both(op)[:1])]
+    lines.append(f"{', '.join(op.gradients)} = {name}.backward({', '.join(takes)})")
+    lines.append(f"{one}, {moved} = {name}.jvp(..., tangents=...)")
+    if hasattr(op, "quantized"):
+        codes = ", ".join(["codes", "scale", *op.results[1:]])
+        lines.append(f'{codes} = {name}.quantized(..., dtype="int8", per="row")')
+    codes = "".join(f"<code>{escape(line)}</code>" for line in lines)
+    return _html(f'<div class="fa-calls">{codes}</div>')
+
+
+def _facts(op: Any, sources: Sources) -> str:
+    integers = "integers give float64" if op.traits.integers else "integers become floating point"
+    kernels = "backward.backward" in op.entry_points or op.traits.second is not None
+    second = "by a kernel" if kernels else "by formulas"
     rows = [
+        ("shapes, for example", pictures.shapes(op)),
+        ("dtypes", f"float16, bfloat16, float32, float64; {integers}: :doc:`/conventions`"),
         ("``forward`` saves", ", ".join(f"``{name}``" for name in op.saves) or "nothing"),
         ("``backward`` gives", ", ".join(f"``{name}``" for name in op.gradients) or "none"),
+        ("more derivatives", f"forward mode; the second {second}: :doc:`/derivatives`"),
     ]
+    if hasattr(op, "quantized"):
+        rows.append(("results in 8 bits", "int8 and float8 codes with scales: :doc:`/quantized`"))
     if moved := _moved(op):
         rows.append(("memory moved, in copies of x", moved))
     if _is_activation(op):
         rows.append(("error of float32", _bounds(op.bounds)))
         rows.append(("float16, bfloat16", "the float32 result, rounded once"))
+    elif worst := measured.worst(op.name, sources.accuracy):
+        rows.append(("error of float32", f"measured: {worst} of the bound that Notes state"))
+    if speed := measured.likely(op.name, sources.machines):
+        rows.append(("speed", speed))
+    if near := _near(op):
+        rows.append(("see also", ", ".join(f":doc:`{name} <{name}>`" for name in near)))
+    folder = f"src/common/{op.family}"
+    native = f"; formulas of the kernels in ``{folder}``" if (_ROOT / folder).is_dir() else ""
+    module = op.__wrapped__.__module__.replace(".", "/")
+    read = f"../../_modules/{module}.html#{op.name}"
+    rows.append(("source", f"`python/{module}.py <{read}>`__{native}"))
     lines = "\n".join(f"   * - {left}\n     - {right}" for left, right in rows)
     return f".. list-table::\n   :class: facts\n\n{lines}"
+
+
+def _near(op: Any) -> list[str]:
+    """The ops that its documentation names as neighbours, and those that name it."""
+
+    def named(other: Any) -> list[str]:
+        _, _, told = (other.__doc__ or "").partition("See Also\n")
+        return re.findall(r"^ *fastact\.(\w+) :", told.partition("\n\n")[0], re.MULTILINE)
+
+    back = [name for name, other in fa.ops.items() if op.name in named(other)]
+    return [n for n in dict.fromkeys([*named(op), *back]) if n in fa.ops and n != op.name]
 
 
 def _moved(op: Any) -> str:
@@ -253,6 +314,7 @@ def overview(machines: Sequence[measured.Machine]) -> str:
         return ""
     machine = max(machines, key=lambda machine: machine.facts.get("date", ""))
     about = re.sub(r":doc:`(.*?) <.*?>`", r"\1", machine.about)
+    about += " Left of the line the other one is faster."
     picture = pictures.overview(*measured.overview(machine))
     return f'<figure class="fa-overview">{picture}<figcaption>{about}</figcaption></figure>\n'
 
@@ -291,6 +353,14 @@ def replace(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def _declared_in(app: Sphinx, module: str, name: str) -> str | None:
+    """The module whose text shows an op."""
+    op = fa.ops.get(name) if module == "fastact" else None
+    return op and op.__wrapped__.__module__
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.setup_extension("sphinx.ext.viewcode")
     app.connect("builder-inited", write)
+    app.connect("viewcode-follow-imported", _declared_in)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""Pictures of activations, as SVG in the page itself: its text has the page's font and colours."""
+"""Pictures of ops, as SVG in the page itself: its text has the page's font and colours."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
+
+from fastact.measure.cases import sample
+from fastact.ops.engine.op import arrays_of
 
 _SPAN = np.linspace(-6.0, 6.0, 601)
 _JUMP = 0.2  # of neighbours in it: no slope is that steep
@@ -53,31 +56,95 @@ def of_activation(op: Any) -> str:
         )
 
 
+def of_call(op: Any) -> str:
+    """An element of the first result, and the elements of the arguments that it depends on."""
+    named, result = example(op)
+    results = arrays_of(result)
+    arrays = {n: v for n, v in named.items() if isinstance(v, np.ndarray)}
+    found = {name: _moves(op, named, name, results[0]) for name in arrays}
+    # An element in the middle, of those that depend on most: a dropped one depends on none.
+    counts = sum(moved.sum(axis=0) for moved in found.values())
+    middle = np.abs(np.arange(counts.size) - counts.size // 2)
+    chosen = max(range(counts.size), key=lambda i: (counts[i], -middle[i]))
+    parts = [_cells(n, a, found[n][:, chosen], "fa-read") for n, a in arrays.items()]
+    one = np.arange(counts.size) == chosen
+    told = f"One element of {op.results[0]}, and the elements that it depends on"
+    options = [f"{n}={v!r}" for n, v in named.items() if n not in arrays and v is not None]
+    told += f", with {', '.join(options)}." if options else "."
+    last = _cells(op.results[0], results[0], one, "fa-made")
+    return (
+        f'<div class="fa-cells" role="img" aria-label="{told}">{"".join(parts)}<span>→</span>{last}'
+        f'</div><p class="fa-told">{told}</p>'
+    )
+
+
+def shapes(op: Any) -> str:
+    """The shapes of an example of a call and of its results."""
+    named, result = example(op)
+    given = [f"``{n}`` {v.shape}" for n, v in named.items() if isinstance(v, np.ndarray)]
+    made = [f"``{n}`` {np.shape(v)}" for n, v in zip(op.results, arrays_of(result), strict=False)]
+    return f"{', '.join(given)} → {', '.join(made)}"
+
+
+def example(op: Any) -> tuple[dict[str, Any], Any]:
+    """The arguments of a call by name, and its result; channels have an axis behind them."""
+    shape = (2, 4, 6) if "channel_axis" in op.entry_points["call"].defaults else (4, 6)
+    x, dy = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
+    named = sample(op, x, dy)
+    return named, op.bound("call", named)()
+
+
+def _moves(op: Any, named: Mapping[str, Any], name: str, y: Any) -> NDArray[np.bool_]:
+    """Whether a change of an element changes one of the result: a row for each."""
+    moved = np.zeros((named[name].size, np.size(y)), bool)
+    for element, row in enumerate(moved):
+        changed = named[name].copy()
+        changed.flat[element] += 1
+        if changed.dtype.kind == "i":  # one of so many classes
+            changed %= named[name].max() + 1
+        after, *_ = arrays_of(op.bound("call", {**named, name: changed})())
+        row[:] = np.ravel(after != y)
+    return moved
+
+
+def _cells(name: str, array: Any, is_marked: NDArray[np.bool_], mark: str) -> str:
+    """An array as cells, the planes of three axes below each other."""
+    *planes, rows, columns = (1, 1, 1, *np.shape(array))[-max(np.ndim(array), 2) :]
+    down = int(np.prod(planes)) * (rows + 1) - 1
+    cells = "".join(
+        f'<rect x="{at % columns}" y="{at // columns + at // (rows * columns)}" width=".86" '
+        f'height=".86" class="{mark if is_marked[at] else ""}"/>'
+        for at in range(np.size(array))
+    )
+    box = f'viewBox="-.1 -.1 {columns + 0.1} {down + 0.1}" style="width: {0.9 * columns:.1f}rem"'
+    return f"<figure><svg {box}>{cells}</svg><figcaption>{name}</figcaption></figure>"
+
+
 def overview(rows: Sequence[Mapping[str, Any]], peers: Mapping[str, str]) -> str:
     """Beside each op, how many times our time others take: a dot for each of them.
 
     rows : of one machine, a case for each op; peers : names of those that are shown.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 0.6 + 0.38 * len(rows)))
-        axes = figure.add_axes((0.36, 0.14, 0.62, 0.76))
+        figure = Figure(figsize=(5.6, 0.9 + 0.36 * len(rows)))
+        axes = figure.add_axes((0.37, 0.11, 0.61, 0.82))
         places = np.arange(len(rows))[::-1]
         for number, (peer, name) in enumerate(peers.items()):
             ratios = [row["ratios"].get(peer, np.nan) for row in rows]
-            axes.plot(ratios, places, _MARKERS[number], color=_SERIES[number], ms=8, label=name)
+            axes.plot(ratios, places, _MARKERS[number], color=_SERIES[number], ms=6, label=name)
         axes.axvline(1, color=_INK, lw=1.5)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g} ×"))
-        axes.set_yticks(places, [_in_words(row) for row in rows], fontsize=10)
+        axes.set_yticks(places, [_in_words(row) for row in rows], fontsize=8)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("their time over ours (float32, forward); left of the line they are faster")
+        axes.set_xlabel("their time over ours (float32, forward)", fontsize=9)
         axes.grid(axis="both")
-        figure.legend(loc="upper right", ncols=len(peers), fontsize=10)
+        figure.legend(loc="upper right", ncols=len(peers), fontsize=9, columnspacing=1)
         return _inline(figure, "overview", "how many times our time NumPy, torch and others take")
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    return f"{row['op']}, {row['what'].removesuffix(', identity')}"
+    return f"{row['op']}\n{row['what'].removesuffix(', identity')}"
 
 
 def sparkline(op: Any) -> str:

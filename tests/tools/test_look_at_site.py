@@ -34,6 +34,7 @@ def test_links_that_lead_somewhere(tmp_path):
         ('<script src="https://example.org/x.js"></script>', "x.js is loaded from the net"),
         ('<link rel="stylesheet" href="//example.org/x.css">', "x.css is loaded from the net"),
         ('<a href="#nowhere">b</a>', "#nowhere names no place of that page"),
+        ('<nav class="bd-docs-nav"><a href="#top"/><a href="#top"/></nav>', "#top is listed twice"),
     ],
 )
 def test_links_that_lead_nowhere(tmp_path, wrong, said):
@@ -41,3 +42,12 @@ def test_links_that_lead_nowhere(tmp_path, wrong, said):
     assert done.returncode == 1, done.stdout + done.stderr
     assert said in done.stdout
     assert "1 faults" in done.stdout
+
+
+def test_questions_that_the_search_does_not_answer(tmp_path):
+    (tmp_path / "questions.html").write_text('<dt>why, Who</dt><dd><a href="a.html">a</a></dd>')
+    index = (
+        '{"docnames": ["a", "b"], "indexentries": {"why": [[1, "", true]], "who": [[0, "", true]]}}'
+    )
+    (tmp_path / "searchindex.js").write_text(f"Search.setIndex({index})")
+    assert "wrong: search: 'why' finds b, and not a\n1 faults" in looked(tmp_path, "").stdout

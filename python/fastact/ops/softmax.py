@@ -698,11 +698,13 @@ def cross_entropy(
     Raises
     ------
     TypeError
-        For a target of another dtype, or a weight of another dtype than logits are computed in.
+        If target has neither classes of an integer dtype nor probabilities of logits' dtype and
+        shape, if weight is no array of numbers, or if axis or ignore_index is no integer.
     ValueError
-        For a class that logits have not, before anything is written (on a GPU, which does not wait
-        for the answer, the loss of that row is NaN); for shapes that do not fit; for a z_loss that
-        is negative or not finite.
+        If target holds a class that logits do not have, other than ignore_index. Nothing is written
+        then, but a GPU, which does not wait for the answer, writes NaN for that row. Also if a
+        shape does not fit, logits have no class, axis is out of range, label_smoothing is not from
+        0 to 1, z_loss is negative or not finite, or reduction is not one of the three.
 
     See Also
     --------
