@@ -46,8 +46,8 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         first = next(iter(indexes))
         if not index.equals(indexes[first]):
             raise ValueError(
-                f"{entry.where}: {name} must have the index that {first} has, for rows are paired "
-                f"by their places; use {name}.reindex({first}.index), or {name}.to_numpy()"
+                f"{entry.where}: {name} must have the index that {first} has, as rows are paired "
+                f"by position; use {name}.reindex({first}.index) or {name}.to_numpy()"
             )
     plain = {name: _plain(entry.where, name, *column) for name, column in columns.items()}
     args = [plain.get(n, v) for n, v in zip_longest(entry.leading[: len(args)], args)]

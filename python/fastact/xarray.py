@@ -365,7 +365,7 @@ class GroupBy:
     ) -> Any:
         where, weighted = f"fastact.xarray.groupby.{name}", self._weighted
         if weighted is not None and name not in ("mean", "var", "std"):
-            raise TypeError(f"{where}: groups of weighted elements have mean, var and std alone")
+            raise TypeError(f"{where}: weighted groups have only mean, var and std")
         op = _op(name, _skips(where, skipna))
         own = self._labels.dims
         over = own if dim is None else _over(where, dim, (*dict.fromkeys((*self.obj.dims, *own)),))

@@ -75,9 +75,9 @@ class Call:
             validate.one_framework(where, frameworks)
         if self.framework.name == "torch" and foreign.is_traced():
             raise TypeError(
-                f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this "
-                f"call and would take its result for a constant; call the op itself, and let torch "
-                f"find gradients"
+                f"{where}: tracers of torch, such as torch.jit.trace and make_fx, can't record "
+                f"this call and would make its result a constant; call the op itself, and let "
+                f"torch find gradients"
             )
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
@@ -291,7 +291,7 @@ class Call:
             if not self.framework.makes_arrays:
                 raise TypeError(
                     f"{self.where}: {name} must be given, for {self.framework.name} has no "
-                    f"from_dlpack to make an array by"
+                    f"from_dlpack to make an array with"
                 )
             view, made = self.framework.output(model, self.arrays[like], self.place)
             if self._draft is not None:

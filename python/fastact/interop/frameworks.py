@@ -91,7 +91,7 @@ def _dtype_of_numpy(name: str) -> Any:
     if name != "bfloat16":
         return name
     if "ml_dtypes" not in sys.modules:
-        raise TypeError("fastact: NumPy has no bfloat16; import ml_dtypes, which has")
+        raise TypeError("fastact: NumPy has no bfloat16; import ml_dtypes, which adds it")
     dtype = np.dtype(name)
     _cpu.learn_bfloat16(dtype)
     return dtype
@@ -297,8 +297,8 @@ class _Interface(Framework):
     ) -> Any:
         if not self.makes_arrays:
             raise TypeError(
-                f"fastact: no array of {self.name} can be made here for what this call needs "
-                f"beside its arguments; hand its arrays over by DLPack"
+                f"fastact: this call needs further memory, which cannot be allocated by "
+                f"{self.name} here; pass the arrays by DLPack"
             )
         assert place.stream is not None
         return interface.MAKERS[self.name](shape, strides, dtype, place.device[1], place.stream)
@@ -490,7 +490,7 @@ def to_numpy(
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
-            f"{where}: {argument} must be an array or what NumPy makes one of, got "
+            f"{where}: {argument} must be an array or convertible by NumPy, got "
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything

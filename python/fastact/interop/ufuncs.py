@@ -43,7 +43,7 @@ def call(where: str, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]) -
     for value in asked:
         cls: Any = type(value)
         if cls.__array_ufunc__ is None:
-            raise TypeError(f"{where}: {name_of(cls)} takes no part in ufuncs")
+            raise TypeError(f"{where}: {name_of(cls)} does not support ufuncs")
         result = cls.__array_ufunc__(value, _as_ufunc(cls, ufunc), "__call__", *inputs, **given)
         if result is not NotImplemented:
             return result

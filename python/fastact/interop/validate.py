@@ -415,7 +415,7 @@ def wants_one(where: str, outs: tuple[Any, ...]) -> None:
     """Refuse a tuple in which every gradient is None, and so skipped."""
     if all(out is None for out in outs):
         raise ValueError(
-            f"{where}: out must have an array for one gradient at least (None skips one), got "
+            f"{where}: out must have an array for at least one gradient (None skips one), got "
             f"{describe(outs)}"
         )
 

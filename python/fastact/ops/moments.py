@@ -236,7 +236,7 @@ class Moments:
         """The count in float64: an array, or a number that float64 holds exactly."""
         if isinstance(self.count, int) and int(float(self.count)) != self.count:
             raise ValueError(
-                f"fastact.Moments: count must be a number that float64 holds in a buffer, or "
+                f"fastact.Moments: count must be a number that float64 holds in a buffer and "
                 f"beside counts that are arrays, got {validate.describe(self.count)}"
             )
         return self.count

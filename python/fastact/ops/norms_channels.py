@@ -32,7 +32,7 @@ _SPREAD = Arg(validate.PARAMETER, "kept or flat")
 
 
 class Channels(NamedTuple):
-    """The axis of the channels, and the shapes of what has one value a channel."""
+    """The axis of the channels, and the shapes of arrays with one value per channel."""
 
     axis: int
     flat: tuple[int, ...]
@@ -57,7 +57,7 @@ depend on whether channels come last in memory."""
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
-    """A norm whose statistics and parameters have one value a channel."""
+    """A norm whose statistics and parameters have one value per channel."""
 
     family = "norms"
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
@@ -279,7 +279,7 @@ def _may_train(now: Execution) -> None:
     where, call, shape, channel = now.where, now.call, now.views["x"].shape, now.shapes.axis
     if math.prod(axes.reduced(shape, (channel,), keepdims=True)) == 1 and shape[channel]:
         raise ValueError(
-            f"{where}: x must have more than one value a channel in training, got shape {shape}"
+            f"{where}: x must have more than one value per channel in training, got shape {shape}"
         )
     for name in _RUNNING:
         if name in now.views:

@@ -357,8 +357,8 @@ class MomentsOp(PairOp[P, R]):
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         if not self.has_operator(named):
             raise TypeError(
-                f"{self._where()}: skipna must be False, and weights, where and by None, where "
-                f"torch traces the call, whose count would be an array"
+                f"{self._where()}: skipna must be False, and weights, where and by None, when "
+                f"torch traces the call, because the count would be an array"
             )
         return super().models(named)
 

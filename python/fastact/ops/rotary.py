@@ -62,7 +62,7 @@ def _pairs_of(
     if of_cos is not None:
         at = -1 if has_table else axis - len(shape)
         if has_table and len(of_cos) != 2:
-            raise ValueError(f"{where}: cos must be 2-D, a row a position, got shape {of_cos}")
+            raise ValueError(f"{where}: cos must be 2-D, a row per position, got shape {of_cos}")
         if len(of_cos) < -at or of_cos[at] > count:
             raise ValueError(
                 f"{where}: cos must have from 0 to {count} pairs along axis {at}, for {name} of "

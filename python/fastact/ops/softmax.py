@@ -145,7 +145,7 @@ class SoftmaxOp(RowFunction[P, R]):
                 lacks = ("x", "softcap") if options.x is None else ("softcap", "x")
                 raise TypeError("{}: {} must be given with {}".format(where, *lacks))
         elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
-            raise ValueError(f"{where}: out[1] must be None, for there is no sink")
+            raise ValueError(f"{where}: out[1] must be None, as there is no sink")
 
     def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
@@ -450,9 +450,7 @@ class CrossEntropy(CachedOp[P, R]):
 
     def _run_backward(self, now: Execution) -> None:
         if ("divisor" in now.views) != now.shapes.is_one:
-            raise ValueError(
-                f"{now.where}: divisor must be an array, but None for reduction='none'"
-            )
+            raise ValueError(f"{now.where}: divisor must be an array, or None for reduction='none'")
         now.run("cross_entropy_backward", **self._arrays(now))
 
 

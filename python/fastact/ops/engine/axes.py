@@ -119,7 +119,7 @@ def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
         raise ValueError(f"{where}: {name} must have no negative length, got {describe(shape)}")
     if prod(n for n in found if n) >= 2**58:  # strides in bytes are 64-bit integers
         raise ValueError(
-            f"{where}: {name} must be of less than 2**58 elements, got {describe(shape)}"
+            f"{where}: {name} must have fewer than 2**58 elements, got {describe(shape)}"
         )
     return found
 

@@ -370,7 +370,7 @@ def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -
     if "ddof" not in taken or named.get("ddof") is None:
         return named
     if "correction" in named:
-        raise TypeError(f"{where}: correction and ddof name one option, and must not both be given")
+        raise TypeError(f"{where}: correction and ddof are one option and must not both be given")
     return {("correction" if name == "ddof" else name): value for name, value in named.items()}
 
 

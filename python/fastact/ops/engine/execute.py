@@ -199,7 +199,7 @@ class Execution:
             out, wanted = (None, True) if at is None else (options.out[at], options.wanted[at])
             source = self.leader if like is None else self._source(like)
             if source is None and out is not None:
-                raise ValueError(f"{self.where}: {label} must be None, for there is no {like}")
+                raise ValueError(f"{self.where}: {label} must be None, as there is no {like}")
             if source is None and at is not None and at >= entry.outputs:
                 continue  # nobody asked for it
             if source is None or not wanted or self._is_whole(source, out):

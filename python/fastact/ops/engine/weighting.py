@@ -104,12 +104,12 @@ def by_groups(call: Any, options: Any, over: Over) -> Over:
     groups = getattr(options, "groups", None)
     if labels is None:
         if groups is not None:
-            raise TypeError(f"{where}: groups, how many there are, must come with by")
+            raise TypeError(f"{where}: groups must come with by")
         return over
     device = call.place.device if isinstance(call, Call) else (devices.CPU, 0)
     if device[0] != devices.CPU:
         came = validate.device_name(device)
-        raise TypeError(f"{where}: by must be None but on the CPU, where groups run, got {came}")
+        raise TypeError(f"{where}: by must be None except on the CPU, got {came}")
     if groups is None:
         if not (isinstance(call, Call) and call.framework.computes):
             raise untold(where)
@@ -122,8 +122,8 @@ def by_groups(call: Any, options: Any, over: Over) -> Over:
         raise ValueError(f"{where}: keepdims must be False with by, whose groups are an axis")
     if not over.axes or ndim == _axes.MOST:
         raise ValueError(
-            f"{where}: with by x must have an axis that is reduced and at most {_axes.MOST - 1} "
-            f"axes, got axis {validate.describe(options.axis)} of {ndim}"
+            f"{where}: x must have an axis to reduce and at most {_axes.MOST - 1} axes with by, "
+            f"got axis {validate.describe(options.axis)} of {ndim}"
         )
     kept = _axes.reduced(over.whole, over.axes, keepdims=True)
     return over._replace(
