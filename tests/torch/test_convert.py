@@ -356,7 +356,7 @@ def test_what_revert_leaves():
         "2": "it is in several places",
         "4": "its activation was given to it, not taken from behind it",
         "5": "Lisht: torch has no such class",
-        "6": "Sigmoid: its forward is another one",
+        "6": "Sigmoid: its forward was replaced",
         "7.0": "its activation was given to it, not taken from behind it",
     }
     assert torch.equal(model(torch.ones(2, 4)), before)

@@ -257,16 +257,16 @@ class _Recurrence(Function):
 
 
 class _Recurrent(Module, torch.nn.RNNBase):
-    """The part that LSTM and GRU share.
+    """The base of LSTM and GRU.
 
-    op : the gates of a step. single : there is one state, and hx is no tuple.
+    op : the gates of a step. single : whether there is one state, so that hx is not a tuple.
     """
 
     op: Any
     single: bool
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        # A program would have as many operations as steps; what torch exports has the whole layer.
+        # A program would have as many operations as steps; an exported one has the whole layer.
         if foreign.is_traced() or torch.compiler.is_exporting():
             return super().forward(input, hx)
         data, sizes, order, back = _packed(self, input)
@@ -287,7 +287,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
     def _initial(
         self, input: Any, hx: Any, data: Tensor, batch: int, order: Tensor | None
     ) -> list[Tensor]:
-        """The states before the first step, of shape (layers * directions, batch, hidden)."""
+        """Return the states before the first step, (layers * directions, batch, hidden)."""
         count = self.num_layers * (1 + self.bidirectional)
         sizes = [self.proj_size or self.hidden_size, self.hidden_size][: 1 if self.single else 2]
         if hx is None:
@@ -307,7 +307,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
     def _layers(
         self, data: Tensor, sizes: list[int], states: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The result of the last layer, and the last states of all."""
+        """Return the result of the last layer, and the last states of all layers."""
         cast = _autocast(data)
         order = range(len(sizes))
         directions = {"": _Steps(sizes, order)}
@@ -335,7 +335,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
         return data, [torch.stack(state) for state in zip(*lasts, strict=True)]
 
     def _direction(self, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
-        # Transforms of torch.func, and forward mode
+        # Transforms of torch.func and forward mode go through torch's own ops.
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return _in_torch(self.op, steps, arrays)
         requires = (a is not None and a.requires_grad for a in arrays.flat)
@@ -346,7 +346,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
 
 
 class LSTM(_Recurrent, torch.nn.LSTM):
-    """`torch.nn.LSTM` by `fa.lstm_gates`."""
+    """`torch.nn.LSTM`, computed by `fastact.lstm_gates`."""
 
     op, single = fa.lstm_gates, False
 
@@ -358,13 +358,13 @@ class LSTM(_Recurrent, torch.nn.LSTM):
 
 
 class GRU(_Recurrent, torch.nn.GRU):
-    """`torch.nn.GRU` by `fa.gru_gates`."""
+    """`torch.nn.GRU`, computed by `fastact.gru_gates`."""
 
     op, single = fa.gru_gates, True
 
 
 def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
-    """Rows of all steps one behind the other, how many each step has, and the sequences' order."""
+    """Return the rows of all steps in order, their number in each step, and sequences' order."""
     if isinstance(input, PackedSequence):
         data, order, back = input.data, input.sorted_indices, input.unsorted_indices
         sizes = input.batch_sizes.tolist()
@@ -395,7 +395,7 @@ def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, 
 
 
 def _autocast(data: Tensor) -> Any:
-    """A tensor that goes into a matrix product, as autocast casts it."""
+    """Cast tensors that go into a matrix product as autocast does."""
     device = data.device.type
     if not torch.is_autocast_enabled(device):
         return lambda tensor: tensor
