@@ -36,7 +36,7 @@ def require(module: str, purpose: str, package: str = "fastact[bench]") -> Any:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at the stream, on something that knows escape sequences."""
+    """Tell whether a person looks at the stream, on something that knows escape sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

@@ -60,7 +60,7 @@ class Check:
     but: tuple[type, ...] = ()  # the classes of bounds that they do not state
 
     def knows(self, op: Any) -> bool:
-        """Whether an op is of this kind."""
+        """Tell whether an op is of this kind."""
         bounds = getattr(op, "bounds", None)
         return isinstance(bounds, self.of) and not isinstance(bounds, self.but)
 

@@ -61,7 +61,7 @@ def standing(op: Any, name: str, named: Named) -> str | None:
 
 
 def by_value(op: Any, named: Named) -> bool:
-    """Whether gradients are found by what `forward` made, not by its arguments."""
+    """Tell whether gradients are found by what `forward` made, not by its arguments."""
     return (
         op.family in _BY_SAVED
         and ("y" in named or "gates" in named)

@@ -387,7 +387,7 @@ class Call:
         return seen
 
     def scale(self, view: View, array: Any) -> bool:
-        """Whether scales are positive and finite, which repeated calls ask, too."""
+        """Tell whether scales are positive and finite, which repeated calls ask, too."""
         if self._draft is not None:
             self._draft.scale(view, array)
         return not self.framework.computes or _cpu.are_scales(view)

@@ -142,12 +142,12 @@ def plain(where: str, argument: str, value: Any) -> None:
 
 
 def is_shared(cls: type) -> bool:
-    """Whether a class shows its memory to others, so that nobody has to copy it to NumPy's."""
+    """Tell whether a class shows its memory to others, so that nobody has to copy it to NumPy's."""
     return hasattr(cls, "__dlpack__") or hasattr(cls, INTERFACE)
 
 
 def is_masked(value: Any) -> bool:
-    """Whether a value is an array with a mask."""
+    """Tell whether a value is an array with a mask."""
     # The name np.ma would import the module, at somebody's first call: slow, and with a lock that a
     # process forked meanwhile would wait for. Without the module there is no masked array.
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
@@ -206,13 +206,13 @@ def _torch() -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is torch's."""
+    """Tell whether a value is torch's."""
     torch = _torch()
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def requires_grad(array: Any) -> bool:
-    """Whether what is done to an array would have to be recorded for its gradient.
+    """Tell whether what is done to an array would have to be recorded for its gradient.
 
     Not where torch records nothing: under `no_grad` and in inference mode parameters are ordinary.
     """
@@ -250,7 +250,7 @@ def flat(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
-    """Whether torch's autocast is on for tensors of these devices, of which one is given."""
+    """Tell whether torch's autocast is on for tensors of these devices, of which one is given."""
     torch = _torch()
     if torch is None:
         return False
@@ -259,7 +259,7 @@ def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
 
 
 def is_for_dispatcher(tensor: Any) -> bool:
-    """Whether torch's dispatcher is to carry out what is done to a tensor.
+    """Tell whether torch's dispatcher is to carry out what is done to a tensor.
 
     That is any while somebody looks at each operation, else one that is more than its memory.
     """
@@ -267,12 +267,12 @@ def is_for_dispatcher(tensor: Any) -> bool:
 
 
 def is_more_than_memory(tensor: Any) -> bool:
-    """Whether a tensor has no memory of its own, or a tangent beside it."""
+    """Tell whether a tensor has no memory of its own, or a tangent beside it."""
     return lacks_memory(tensor) or has_tangent(tensor)
 
 
 def lacks_memory(tensor: Any) -> bool:
-    """Whether a tensor has no memory of its own.
+    """Tell whether a tensor has no memory of its own.
 
     That is a fake tensor or one of the meta device, one that a transform of torch.func works on, or
     of a class that answers operations by itself.
@@ -309,7 +309,7 @@ def _ask_torch(torch: Any) -> None:
         return bool(c._dispatch_tls_is_dispatch_key_included(c.DispatchKey(key)))
 
     def looks() -> bool:
-        """Whether a mode of functions is more than a default device, which concerns no op."""
+        """Tell whether a mode of functions is more than a default device, which concerns no op."""
         modes = map(c._get_function_stack_at, range(c._len_torch_function_stack()))
         return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
 
@@ -354,7 +354,7 @@ def is_overridden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def has_tangent(*values: Any) -> bool:
-    """Whether a tensor among them has a tangent, of torch's forward mode."""
+    """Tell whether a tensor among them has a tangent, of torch's forward mode."""
     forward_ad: Any = sys.modules["torch"].autograd.forward_ad
     if getattr(forward_ad, "_current_level", -1) < 0 or _cpu.is_inside_operator():
         return False
@@ -491,7 +491,7 @@ def promoted(array: Any, dtype: Any) -> Any:
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether a value is an array of dask's."""
+    """Tell whether a value is an array of dask's."""
     return isinstance(value, getattr(sys.modules.get("dask.array"), "Array", ()))
 
 

@@ -328,7 +328,7 @@ def namespace(array: Any) -> Any:
 
 
 def is_traced(array: Any) -> bool:
-    """Whether JAX traces an array, which has no values then."""
+    """Tell whether JAX traces an array, which has no values then."""
     return _root(type(array)) == "jax" and "Tracer" in type(array).__name__
 
 

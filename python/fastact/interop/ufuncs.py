@@ -23,7 +23,7 @@ _BRIDGES = {"dask": "fastact.dask", "astropy": "fastact.astropy", "polars": "fas
 
 
 def concerns(inputs: Sequence[Any]) -> bool:
-    """Whether the protocol has a say in a call on these."""
+    """Tell whether the protocol has a say in a call on these."""
     return any(_is_foreign(type(value)) for value in inputs)
 
 

@@ -100,7 +100,7 @@ def _there(values: Iterable[Any]) -> list[Any]:
 
 
 def is_zero(tangent: Any) -> bool:
-    """Whether JAX knows that a tangent is 0, or that there is none."""
+    """Tell whether JAX knows that a tangent is 0, or that there is none."""
     return isinstance(tangent, ad.Zero)
 
 

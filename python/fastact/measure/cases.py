@@ -76,7 +76,7 @@ def results_of(op: Any, entry: str) -> tuple[str, ...]:
 
 
 def is_loss(op: Any) -> bool:
-    """Whether an op is the loss of rows against a target."""
+    """Tell whether an op is the loss of rows against a target."""
     return "target" in op.entry_points["call"].arrays
 
 

@@ -320,7 +320,7 @@ class Gates(CachedOp[P, R]):
 
 
 def _rows_in_order(packed: View) -> bool:
-    """Whether a separate sum takes the rows in the kernels' order, not in memory's order."""
+    """Tell whether a separate sum takes the rows in the kernels' order, not in memory's order."""
     steps = [abs(s) for s, n in zip(packed.strides[:-1], packed.shape, strict=False) if n > 1]
     return steps == sorted(steps, reverse=True)
 

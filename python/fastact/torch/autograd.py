@@ -263,7 +263,7 @@ class Step(Function):
 def finds_all(
     needed: Iterable[Any], given: Sequence[Any], results: Sequence[Any], saved: Sequence[Any]
 ) -> bool:
-    """Whether autograd finds the needed arguments of a call by what the call saves.
+    """Tell whether autograd finds the needed arguments of a call by what the call saves.
 
     It finds what is saved itself, and by a result everything. By what a call makes besides it finds
     nothing, and takes for a constant what depends on that alone. Where one tensor is given twice,
@@ -500,7 +500,7 @@ def one_by_one(
 
 
 def is_batch(tensor: Any) -> bool:
-    """Whether a tensor stands for several, as gradients do with ``is_grads_batched=True``.
+    """Tell whether a tensor stands for several, as gradients do with ``is_grads_batched=True``.
 
     In torch.func.vmap that is a tensor of another kind, for which functions have a rule.
     """
@@ -508,7 +508,7 @@ def is_batch(tensor: Any) -> bool:
 
 
 def is_more(*tensors: Any) -> bool:
-    """Whether one of the tensors stands for several, or has a tangent: kernels take none."""
+    """Tell whether one of the tensors stands for several, or has a tangent: kernels take none."""
     return any(map(is_batch, tensors)) or foreign.has_tangent(*tensors)
 
 

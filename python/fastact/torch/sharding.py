@@ -157,7 +157,7 @@ class _Call:
                     break
 
     def _is_named_by_lengths(self, name: str, ndim: int) -> bool:
-        """Whether an array's axes are told by their lengths, which are others in a part."""
+        """Tell whether an array's axes are told by their lengths, which are others in a part."""
         role = self.op.args[name].role if name in self.op.args else None
         is_any = role is not None and role.repeats and not role.number
         return is_any and len(self.arrays[name]) < ndim

@@ -169,7 +169,7 @@ class _Norm:
         return e.bias if size > computed_in(self.dtype).itemsize else 0.0
 
     def _is_rough(self) -> bool:
-        """Whether a GPU adds up moments in float32."""
+        """Tell whether a GPU adds up moments in float32."""
         return bool(self.bounds.rough) and self.case.on_gpu and self.dtype != DOUBLE
 
     def _of_sum(self, constant: float, terms: Any) -> Any:

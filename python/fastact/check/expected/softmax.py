@@ -38,7 +38,7 @@ def expected(case: Case) -> dict[str, Expected]:
 
 
 def _is_rough(case: Case) -> bool:
-    """Whether exponentials are rough, as a GPU has them for 16-bit data."""
+    """Tell whether exponentials are rough, as a GPU has them for 16-bit data."""
     return case.on_gpu and case.dtype.itemsize == 2
 
 

@@ -320,7 +320,7 @@ class Execution:
         return view if see is None else see(self.shapes, view)
 
     def adds(self, output: str) -> bool:
-        """Whether kernels add to an output, or (no name) to all.
+        """Tell whether kernels add to an output, or (no name) to all.
 
         Memory in the place of one that nobody wants holds nothing to add to.
         """

@@ -278,7 +278,7 @@ class Op(Generic[P, R]):
         return arrays if len(arrays) > 1 else arrays[0]
 
     def has_operator(self, named: Mapping[str, Any]) -> bool:
-        """Whether torch has an operator for a call."""
+        """Tell whether torch has an operator for a call."""
         return not any(named.get(name) for name in self.traits.unrecorded)
 
     def each_of(self, args: Sequence[Any], entry: str = "call") -> tuple[Any, ...] | None:
