@@ -54,7 +54,7 @@ Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (
 
 _cpu.register_result_type(Moments, FIELDS)
 
-#: What kernels make of m2, what makes the gradient's factor, and the factors that are numbers.
+#: Names for what kernels make of m2, and for the gradient's factor, unless it is a number.
 _OF_M2 = {"sum": "total", "mean": "nothing", "var": "variance", "std": "deviation", "m2": "m2"}
 _SLOPES = {"mean": "mean slope", "var": "variance slope", "std": "deviation slope"}
 _STEADY = {"sum": 1.0, "m2": 2.0}
@@ -105,7 +105,7 @@ class StatisticsOp(CachedOp[P, R]):
             reduce_moments(now, results, self._of_m2(now), correction, skips, self.warning)
 
     def _of_m2(self, now: Execution) -> str:
-        """What the kernels make of m2."""
+        """Name what the kernels make of m2."""
         return _OF_M2[self.results[-1]]
 
     def _skips(self, now: Execution) -> bool:

@@ -84,7 +84,7 @@ class WithSinks(NamedTuple):
 
 
 class RowFunction(CachedOp[P, R]):
-    """What softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
+    """The base of softmax, log_softmax and logsumexp, of z = scale x + mask over rows of x."""
 
     family = "softmax"
     saves: tuple[str, ...] = ("y",)  # the value, where its gradient needs no more

@@ -132,7 +132,7 @@ VALID = _cpu.TERMS.index("valid")
 Shape: TypeAlias = tuple[int, ...]
 
 
-#: What an op's options mean for an array of a shape. The string begins messages.
+#: A function that finds the axes that options mean for a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
 #: Words that the docstrings of all sums and statistics share.
