@@ -39,7 +39,6 @@ def _columns(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Compute the op's result from plain arrays."""
     entry, columns = op.entry_points["call"], _columns(op, args, kwargs)
     indexes = {n: v.index for n, (v, _) in columns.items() if hasattr(type(v), "index")}
     for name, index in indexes.items():

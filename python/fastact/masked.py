@@ -25,7 +25,6 @@ def _serves(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Compute the op's result."""
     entry = op.entry_points["call"]
     options, where = entry.bind(args, kwargs), entry.where
     if any(out is not None for out in options.out):

@@ -53,8 +53,7 @@ def incremental_mean_and_var(
     last_sample_count : array of shape (n_features,), or int
         The number of samples so far, or the sum of their weights.
     sample_weight : array of shape (n_samples,), optional
-        The weight of each sample. A negative weight subtracts its sample, and the data is then read
-        twice.
+        The weight of each sample. Negative weights subtract samples, and the data is read twice.
 
     Returns
     -------

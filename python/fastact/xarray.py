@@ -317,8 +317,8 @@ def weighted(obj: Any, weights: Any) -> Weighted:
     weights : DataArray
         The weights. They repeat along dimensions that they lack, without a copy, and so do
         variables that lack some of theirs. An element with weight 0 does not count, whatever its
-        value. Negative weights subtract their elements, which are then read twice; in a dask array
-        they give NaN.
+        value. Negative weights subtract their elements, with a second read; in a dask array they
+        give NaN.
 
     Examples
     --------
@@ -408,7 +408,6 @@ class GroupBy:
         return found.transpose(*dict.fromkeys((*dims, *groups)))
 
     def _coords(self) -> dict[Hashable, Any]:
-        """Return the labels of the groups."""
         found: dict[Hashable, Any] = {}
         for one in self._groupers:
             index = one.full_index
@@ -441,9 +440,8 @@ def groupby(obj: Any, group: Any = None, **groupers: Any) -> GroupBy:
     Parameters
     ----------
     obj : DataArray or Dataset
-        The object, as for `mean`. A variable of a Dataset without a dimension of the groups is
-        reduced as by `mean`, over the other dimensions in `dim`, and is not repeated for each
-        group.
+        The object, as for `mean`. A Dataset's variable without a dimension of the groups is reduced
+        as by `mean`, over the other dimensions in `dim`, and is not repeated by group.
     group : str, DataArray or list of str, optional
         The labels, as for xarray's own `groupby`, which finds them.
     **groupers : Grouper
@@ -501,7 +499,6 @@ def _reduced(
     keep_attrs: bool | None,
     **options: Any,
 ) -> Any:
-    """Apply an op over dimensions."""
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
     over = _over(where, dim, tuple(obj.dims), once=not isinstance(obj, xr.Dataset))

@@ -171,7 +171,6 @@ class Row:
 
 
 def first_line(error: Exception) -> str:
-    """An error in one line."""
     return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
 
 

@@ -91,7 +91,6 @@ class Subject:
     chosen: dict[str, Any]
 
     def both(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The op and its derivative."""
         return self.op(x, **self.chosen), derivative(self.op, x, **self.chosen)
 
     def exact(self, function: Callable[..., Any]) -> Callable[[Any], Any]:

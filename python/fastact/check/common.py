@@ -115,7 +115,6 @@ def near_1e30(rng: np.random.Generator, *shape: int) -> Float64s:
 
 
 def dtypes(report: Report) -> list[np.dtype[Any]]:
-    """The dtypes in which ops are checked."""
     found: list[Any] = [np.float64, np.float32, np.float16]
     try:
         found.append(importlib.import_module("ml_dtypes").bfloat16)

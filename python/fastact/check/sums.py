@@ -87,7 +87,6 @@ _COLUMNS = [*_ANY, *_OF_SUMS, *_OF_MOMENTS, _ONE]
 
 
 def _data(op: Any, dtype: np.dtype[Any]) -> dict[str, Make]:
-    """The data on which an op is checked."""
     more: dict[str, Make] = {}
     if is_sum(op):
         has_both_signs = float(term_of(op)(np.float64(-1.0))) < 0

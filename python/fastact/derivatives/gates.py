@@ -15,7 +15,6 @@ Named = Mapping[str, Any]
 
 
 def results(op: Any, of: Named, m: Any) -> tuple[Any, ...]:
-    """Compute a call's results."""
     k, before = activated(op, of, m), of[op.state]
     if "o" in k:
         c = k["f"] * before + k["i"] * k["g"]

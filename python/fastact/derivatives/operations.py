@@ -50,7 +50,6 @@ class Operations:
         return self.xp.mul(x, y, out=into) if self._is_torch else x * y
 
     def less(self, x: Any, y: Any, into: Any) -> Any:
-        """x - y, likewise."""
         return self.xp.sub(x, y, out=into) if self._is_torch else x - y
 
     def add_product(self, x: Any, a: Any, b: Any) -> Any:

@@ -206,7 +206,6 @@ def _torch() -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether a value is torch's."""
     torch = _torch()
     return torch is not None and isinstance(value, torch.Tensor)
 

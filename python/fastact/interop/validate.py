@@ -343,7 +343,6 @@ def no_number(where: str, name: str, value: Any) -> Any:
 
 
 def device_name(device: tuple[int, int]) -> str:
-    """DLPack's device pair in words."""
     kinds = {1: "cpu", 2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 12: "emulated"}
     kind = kinds.get(device[0], f"dlpack-{device[0]}")
     return kind if kind == "cpu" else f"{kind}:{device[1]}"

@@ -89,7 +89,6 @@ class Template:
         return isinstance(other, Template) and self._key() == other._key()
 
     def named(self, point: Entry) -> list[tuple[str, Any]]:
-        """List the arguments with their names."""
         return [*zip(point.arrays, self.args, strict=False), *self.kwargs.items()]
 
     def filled(self, of: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -235,12 +234,10 @@ class Traced:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The options of the entry point."""
         return self.op.entry_points[self.entry].defaults  # type: ignore[no-any-return]
 
     @property
     def named(self) -> list[tuple[str, Any]]:
-        """The arguments with their names."""
         return self.template.named(self.op.entry_points[self.entry])
 
     @property

@@ -36,7 +36,6 @@ class Case:
     on_gpu: bool = False
 
     def option(self, name: str) -> Any:
-        """The value of an option."""
         value = self.given.get(name, self.op.entry_points["call"].defaults.get(name, REQUIRED))
         return None if value is REQUIRED else value
 
@@ -121,7 +120,6 @@ class Drawn:
         self.fits = True
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """Draw an array."""
         with np.errstate(over="ignore"):
             made = self._draw(self._rng, *shape).astype(dtype)
         self.fits &= bool(np.isfinite(made).all())

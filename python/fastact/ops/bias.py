@@ -102,8 +102,7 @@ class BiasAct(Quantizes, CachedOp[P, R]):
         abs(bias) + abs(residual)), as for the call. dx is its product with dy, which is rounded,
         and rounded again to x's dtype. dbias has the errors of its terms before they are rounded to
         x's dtype, plus 0.5 ULP and 2**-46 of the sum of their magnitudes. For the identity dx is
-        dy. If dx is skipped, it is still computed, into temporary memory; for dbias alone use
-        `bias_grad`.
+        dy. A skipped dx is still computed, into temporary memory; use `bias_grad` for dbias alone.
 
         Examples
         --------
@@ -166,8 +165,7 @@ def bias_act(
     x : array
         Data of dtype float16, bfloat16, float32 or float64, with at least one axis and any strides.
     bias : array
-        A 1-D array as long as the axis `axis` of x, of x's dtype or a wider one; of any dtype if x
-        is float64.
+        A 1-D array as long as x along `axis`, of x's dtype or a wider one, or any if x is float64.
     axis : int, default -1
         The axis of the bias: -1 for rows and channels last, 1 for NCHW.
 
@@ -217,8 +215,7 @@ def bias_grad(
 ) -> A:
     """Gradient of a bias.
 
-    ``dbias[k] = np.sum(np.take(dy, k, axis))``, the sum over every axis but `axis`, accumulated in
-    double.
+    ``dbias[k] = np.sum(np.take(dy, k, axis))``, the sum over all axes but `axis`, in double.
 
     Parameters
     ----------
@@ -231,8 +228,7 @@ def bias_grad(
     Returns
     -------
     array
-        The 1-D sum, of dy's dtype and framework; for integers it is float64. Over no elements it is
-        0.
+        The 1-D sum, of dy's dtype and framework; float64 for integers. Over no elements it is 0.
 
     See Also
     --------

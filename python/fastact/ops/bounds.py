@@ -72,7 +72,6 @@ def least(dtype: Any) -> float:
 
 
 def largest(dtype: Any) -> float:
-    """The largest finite number."""
     return _format(dtype)[2]
 
 

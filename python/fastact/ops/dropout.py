@@ -70,8 +70,8 @@ def dropout(
 ) -> A:
     """Dropout, and a residual that is added to it.
 
-    ``y = np.where(kept, x / (1 - p), 0) + residual``, where each element is kept with probability
-    1 - p.
+    ``y = np.where(kept, x / (1 - p), 0) + residual``, where an element is kept with probability 1 -
+    p.
 
     Parameters
     ----------

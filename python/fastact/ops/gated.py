@@ -54,8 +54,7 @@ bias : array, optional
     A 1-D array twice as long as the axis `axis`: first the numbers that are added to a, then those
     that are added to b. It has a's dtype or a wider one, or any dtype if a is float64.
 limit : float, optional
-    A number above zero. After the bias, a is clipped to at most limit, and b to between -limit and
-    limit.
+    A number above zero. After the bias, a is clipped from above, and b between -limit and limit.
 offset : float
     A number that is added to b after that.
 
@@ -275,8 +274,7 @@ def glu(
     Parameters
     ----------
     x : array
-        Data of dtype float16, bfloat16, float32 or float64, with an even length along `axis` and
-        any strides.
+        Data of dtype float16, bfloat16, float32 or float64, with an even length along `axis`.
     axis : int, default -1
         The axis that holds both halves, and along which the bias lies.
     gate : str, default "second"

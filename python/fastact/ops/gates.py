@@ -215,8 +215,7 @@ class Gates(CachedOp[P, R]):
 
         In the columns of a gate k that is a sigmoid, ``dgates = dk * k * (1 - k)``; for a tanh,
         ``dgates = dk * (1 - k**2)``. Here dk is the gradient with respect to that gate; the
-        docstring of the op has its formula. ``dbias = dgates.sum(axes)`` over all axes but the
-        last.
+        docstring of the op has its formula. ``dbias = dgates.sum(axes)`` over all but the last.
 
         Parameters
         ----------
@@ -242,8 +241,7 @@ class Gates(CachedOp[P, R]):
         matrix product, it is multiplied by (1 + Q)^2, with Q as for the call. dbias and
         drecurrent_bias are each summed in double, always in the same order, within the bounds of
         `fastact.sum` and the errors of the terms before they are rounded. On the CPU, for float32
-        and float64, they have the bits of ``bias_grad`` of their gradients; large ones take a
-        second pass.
+        and float64, they have the bits of ``bias_grad``; large ones take a second pass.
         """
 
     # --- kernels ----------------------------------------------------------------------------------
@@ -346,8 +344,7 @@ def lstm_gates(
     Parameters
     ----------
     gates : array, of shape (..., 4 H)
-        The input's projection, W x, of dtype float16, bfloat16, float32 or float64, with any
-        strides.
+        The input's projection, W x, of float16, bfloat16, float32 or float64, with any strides.
     c_prev : array, of shape (..., H), or Python scalar
         The cell state before this step.
     order : str, default 'ifgo'
@@ -369,8 +366,7 @@ def lstm_gates(
     -----
     With the activated gates and ``d = dc + dh * o * (1 - tanh(c)**2)``, the gradients are ``di = d
     * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and ``dc_prev = d * f``. For
-    the last step dc may be None. dgates may overwrite the saved gates, and dc_prev may overwrite
-    dc.
+    the last step dc may be None. dgates may overwrite the saved gates, and dc_prev dc.
 
     References
     ----------
@@ -477,7 +473,7 @@ def gru_reset(
     Notes
     -----
     The gradients are ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``. dgates may
-    overwrite the saved gates, and dh_prev may overwrite dy.
+    overwrite the saved gates, and dh_prev dy.
 
     Examples
     --------
@@ -516,8 +512,7 @@ def gru_blend() -> None:
     Where z is 1, h has the bits of h_prev.
 
     The gradients are ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) * (1 -
-    n**2)``, packed, and ``dh_prev = dh * z``. dgates may overwrite the saved gates, and dh_prev may
-    overwrite dh.
+    n**2)``, packed, and ``dh_prev = dh * z``. dgates may overwrite the saved gates, and dh_prev dh.
 
     Examples
     --------

@@ -114,8 +114,7 @@ class Moments:
     def var(self, correction: float = 0, *, ddof: float | None = None) -> Any:
         """Return the variance m2 / (count - correction), or m2 / 0 if that is not positive.
 
-        This is what NumPy's `var` gives; with weights, a mask or groups, too. Its `nanvar` gives
-        NaN there.
+        This is what NumPy's `var` gives, also with weights or groups; `nanvar` gives NaN there.
         ddof : NumPy's name for `correction`; only one of the two may be given.
         """
         left = self._left("var", correction, ddof)
@@ -153,7 +152,6 @@ class Moments:
 
     @property
     def _root(self) -> Any:
-        """The root of m2."""
         return _where(self._are_roots, -self.squares, self.squares**0.5)
 
     def merge(self, other: Moments) -> Moments:

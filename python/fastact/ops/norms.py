@@ -322,8 +322,7 @@ RESIDUAL = Part(
     incoming={"dtotal": None},
     args={"residual": Arg(shares="x"), "dtotal": Arg()},
     out="""out : tuple of arrays or None, optional
-    Where to write y and the sum; None allocates one. The sum may be x or residual itself, and so
-    may y.
+    Where to write y and the sum; None allocates one. Both may be x or residual itself.
 
 Returns
 -------
@@ -676,8 +675,8 @@ def dropout_add_layer_norm(
 
     dresidual is the gradient with respect to total, which is the dx of other norms. From it
     `backward` computes dx, with the bits of ``dropout.backward(dresidual, p, seed=seed,
-    offset=offset)``, and draws the mask again. On a GPU it takes memory for dresidual if it adds to
-    `out`.
+    offset=offset)``, and draws the mask again. On a GPU, adding to `out` takes memory for
+    dresidual.
 
     Examples
     --------
@@ -755,8 +754,7 @@ def l2_normalize(
 ) -> A:
     """Division by the length, the square root of the sum of the squares.
 
-    ``y = act(x / max(sqrt(sum(x**2)), eps) * weight)``, with the sum over `axis`, in one pass over
-    memory.
+    ``y = act(x / max(sqrt(sum(x**2)), eps) * weight)``, with the sum over `axis`, in one pass.
 
     Parameters
     ----------

@@ -103,9 +103,8 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
 
         Let ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias`` and ``p = dy * act'(z)``.
         Then ``dbias = sum(p)`` and ``dweight = sum(p * xhat)``. In training, ``dx = weight * rstd *
-        (p - mean(p) - xhat * mean(p * xhat))``. Sums and means are over each channel. Without
-        training, and for `norm_apply`, mean and rstd do not depend on x, and ``dx = weight * rstd *
-        p``.
+        (p - mean(p) - xhat * mean(p * xhat))``. Sums and means are over each channel. Otherwise,
+        and for `norm_apply`, mean and rstd do not depend on x: ``dx = weight * rstd * p``.
 
         In training, with N values per channel, a change of ``x[j]`` moves the mean by ``1 / N`` and
         rstd by ``-rstd**2 * xhat[j] / N``, which gives the two terms that are subtracted.

@@ -163,8 +163,8 @@ def snake(
 ) -> A:
     """Snake, with one frequency per channel or one for all.
 
-    ``y = x + np.sin(alpha * x)**2 / alpha``, with alpha along `channel_axis`. Where alpha is 0, y
-    is x.
+    ``y = x + np.sin(alpha * x)**2 / alpha``, with alpha along `channel_axis`; y is x where alpha is
+    0.
 
     Parameters
     ----------
@@ -179,8 +179,7 @@ def snake(
     TypeError
         For an alpha narrower than x.
     ValueError
-        For an axis out of range, an alpha of another length, or an `out` that shares memory with
-        alpha.
+        For an axis out of range, an alpha of another length, or an `out` that overlaps alpha.
 
     See Also
     --------

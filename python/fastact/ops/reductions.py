@@ -1,8 +1,8 @@
 """Sums and moments: over any axes, of the elements or of their squares; mean and variance.
 
 Every dtype is summed in double, and 16-bit data after a few additions in float32. The order is the
-same for any layout, threads and instruction set; `src/cpu/reductions/kernels.h` derives it and its
-error bound.
+same for any layout, threads and instruction set; see `src/cpu/reductions/kernels.h` for its error
+bound.
 """
 
 from __future__ import annotations
@@ -315,8 +315,7 @@ class MomentsOp(PairOp[P, R]):
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
         """Add a count where it is an array, and `squares` where m2 is the caller's array.
 
-        `Moments` hold m2 or its root, and compute m2 from that by arithmetic, which Numba's arrays
-        lack.
+        `Moments` hold m2 or its root, and compute m2 by arithmetic, which Numba's arrays lack.
         """
         found = super().outputs_of(entry, options)
         if entry == "backward":
@@ -603,8 +602,7 @@ def mean_var(
     Returns
     -------
     mean : array
-        The mean, of x's framework and of its dtype or the given `dtype`; for integers it is
-        float64.
+        The mean, of x's framework and of its dtype or the given `dtype`; float64 for integers.
     var : array
         The variance, of the same shape, dtype and framework.
 

@@ -384,15 +384,14 @@ def rotary(
     ----------
     x : array or tuple
         Data of dtype float16, bfloat16, float32 or float64, with any strides. Or a tuple (q, k) of
-        two arrays of the same dtype, whose shapes may differ; then the result, dy and `out` are
-        tuples.
+        two arrays of the same dtype, of any two shapes; then the result, dy and `out` are tuples.
     cos, sin : array
         The cosine and the sine of each pair's angle, of the same shape, and of x's dtype or a wider
         one, or of any dtype if x is float64. Their length along `axis` is the number of pairs: the
         first ``2 * cos.shape[axis]`` elements are rotated, and the others are unchanged. Along the
         other axes they broadcast: for x of shape (batch, heads, seq, d) they are (seq, d / 2) or
-        (batch, 1, seq, d / 2), and for (batch, seq, heads, d) they are (seq, 1, d / 2). They have
-        no gradient.
+        (batch, 1, seq, d / 2), and for (batch, seq, heads, d), (seq, 1, d / 2). They have no
+        gradient.
     axis : int, default -1
         The axis of the pairs.
     positions : array, optional
@@ -488,8 +487,7 @@ def rms_norm_rotary(
     cos, sin : array
         The cosine and the sine of each pair's angle, as for `rotary`.
     weight : array, optional
-        An array with the length of x along `axis`, of x's dtype or a wider one, or of any dtype if
-        x is float64.
+        An array as long as x along `axis`, of x's dtype or a wider one, or any if x is float64.
     axis : int, default -1
         The axis of the pairs, and of the norm.
     eps : float, default 1e-6
@@ -497,16 +495,14 @@ def rms_norm_rotary(
     casting : {"exact", "llama", "gemma"}, default "exact"
         Where the norm rounds, as for `rms_norm`.
     positions : array, optional
-        An array of int32 or int64 that says which row of cos and sin, then tables, has an element's
-        angles.
+        An array of int32 or int64: the row of cos and sin, then tables, with an element's angles.
 
     Raises
     ------
     TypeError
         For a weight, cos or sin of a dtype narrower than x's, or positions that are not integers.
     ValueError
-        For a negative eps, an unknown casting, a weight of another shape, or anything that `rotary`
-        refuses.
+        For a negative eps, an unknown casting, a weight of another shape, or what `rotary` refuses.
 
     See Also
     --------

@@ -375,7 +375,6 @@ class CrossEntropy(CachedOp[P, R]):
         )
 
     def _arrays(self, now: Execution) -> dict[str, Any]:
-        """Prepare axes, target and weight for the kernels."""
         views, where, plan = now.views, now.where, now.shapes
         logits, target, weight = views["logits"], views["target"], views.get("weight")
         classes, axis = logits.shape[plan.axis], (plan.axis,)
@@ -625,8 +624,7 @@ def logsumexp(
     If all elements are -inf, if none takes part, or if there are none, y is -inf. With +inf among
     them it is +inf, and with a NaN it is NaN.
 
-    A y that leaves the range is infinite. Its gradient is still right on the CPU; on a GPU it is
-    NaN.
+    A y that leaves the range is infinite. Its gradient is still right, but NaN on a GPU.
 
     `forward` saves lse, which is y before it was rounded to x's dtype, and rest, which lse lost
     when it was rounded to the dtype in which x is computed. Both have that dtype.
@@ -675,8 +673,7 @@ def cross_entropy(
         probability for each class, of logits' shape and dtype. Probabilities have a gradient under
         torch's autograd and in JAX.
     weight : array, optional
-        The weight of each class, of any dtype; it is rounded to the dtype in which logits are
-        computed.
+        The weight of each class, of any dtype; it is rounded to the dtype of the computation.
     ignore_index : int, default -100
         A class of the target that is ignored.
     label_smoothing : float, default 0.0
@@ -690,8 +687,7 @@ def cross_entropy(
         "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the
         weights of the targets that count; for probabilities, by the number of rows.
     axis : int, optional
-        The axis of the classes; by default 1, or 0 if logits have one axis. In language models it
-        is the last.
+        The axis of the classes, by default 1, or 0 if logits have one axis; -1 for language models.
 
     Returns
     -------

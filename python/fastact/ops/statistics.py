@@ -171,8 +171,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         ----------
         x : array
             What `forward` saved. Its moments are computed again, which takes memory for up to three
-            arrays of the statistic's shape, of float64 for 16-bit data, with weights and with a
-            mask.
+            arrays of the statistic's shape, in float64 for 16-bit data, weights and masks.
 
         Notes
         -----

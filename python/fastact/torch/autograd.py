@@ -198,7 +198,6 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def kept(ctx: Any) -> list[Any]:
-        """Give the values that were saved."""
         pairs = zip(ctx.saved_tensors, ctx.others, strict=False)
         return [other if tensor is None else tensor for tensor, other in pairs]
 

@@ -255,7 +255,6 @@ class _Norm:
         return e.z, of_z + moved
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
-        """The statistics."""
         of, rows = self.bounds, self.rows
         to, found, rough = rows.statistics, {}, self._is_rough()
         if rows.centred:

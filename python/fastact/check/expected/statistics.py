@@ -80,7 +80,6 @@ class Elements:
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """The statistics, or the gradients."""
     return (_gradients if case.entry == "backward" else _results)(case, Elements(case))
 
 

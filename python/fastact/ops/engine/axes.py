@@ -147,11 +147,9 @@ class Over(NamedTuple):
         return view.with_axes(self.dropped) if self.dropped else view
 
     def seen_weights(self, view: View) -> View:
-        """Give weights the axes of the array."""
         return view.placed(self.of_weights)
 
     def seen_by(self, view: View) -> View:
-        """Give labels the axes of the array."""
         return view.placed(self.of_labels)
 
 

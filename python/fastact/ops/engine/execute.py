@@ -28,7 +28,6 @@ _COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the nu
 
 
 def execute(entry: Entry, /, *args: Any, **kwargs: Any) -> Any:
-    """Call an entry point."""
     if entry.name != "call" and foreign.is_watched():
         found = handlers.entered(entry.op, entry.name, args, kwargs)
         if found is not NotImplemented:
@@ -270,7 +269,6 @@ class Execution:
         return self._with_axes(made.seen, view)
 
     def results(self) -> Any:
-        """Return what the entry point gives."""
         result, entry, op = self.call.result, self.entry, self.op
         found = {
             name: None if view is None else result(out, new)

@@ -353,7 +353,6 @@ class Op(Generic[P, R]):
 
 
 def arrays_of(result: Any) -> tuple[Any, ...]:
-    """The arrays of a result."""
     if hasattr(result, "squares"):  # Moments
         return result.mean, result.squares if result.given is None else result.given
     return result if isinstance(result, tuple) else (result,)

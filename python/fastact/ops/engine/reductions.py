@@ -113,7 +113,6 @@ def spread_gradient(now: Execution, of_m2: str, **given: Any) -> None:
 
 
 def fill(call: Call, y: View, value: float) -> None:
-    """Write a number to an array."""
     call.run("broadcast", x=call.repeated(value, y), y=y, accumulate=False)
 
 

@@ -42,7 +42,7 @@ class CachedOp(Op[P, R], _cpu.CachedCall):
     The cache (src/cpu/binding/call_cache.pyx) stands before the entry points. `_run_forward(now)`,
     `_run_backward(now)`, ... run the kernels of an entry point, and calling the op does what
     `forward` does. Without such a method, the native function that `kernels` names runs, with
-    arguments found by name. The method with an entry point's name only has its types and its
+    arguments found by name. The method with an entry point's name has only its types and
     documentation.
     """
 
@@ -71,8 +71,7 @@ class CachedOp(Op[P, R], _cpu.CachedCall):
     ) -> None:
         """Enter the three entry points, and others.
 
-        `backward` takes the incoming gradients (dy by default), what is saved, and the options of
-        the call.
+        `backward` takes incoming gradients (dy by default), what is saved, and the call's options.
 
         front : saved arrays that are positional only; by default the leading ones that are results
         or are positional only in the call.

@@ -104,7 +104,7 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
     if the layer has hooks on its output, if the activation has hooks, parameters or buffers, if the
     layer occurs twice in the model, or if the sequence's own `forward` was replaced. A fused layer
     that is called alone, as ``model.layers[0](x)``, also applies the activation; `only` can exclude
-    such a layer.
+    it.
 
     For 16-bit data a fused result is rounded once instead of twice.
 

@@ -20,8 +20,7 @@ class Dropout(Module, torch.nn.Dropout):
     """`torch.nn.Dropout`, computed by `fastact.dropout`.
 
     In training each call draws a seed from torch's CPU generator, so `torch.manual_seed` repeats it
-    on every device. A compiled or exported model has no seed before it runs and uses torch's own
-    dropout.
+    on every device. A compiled or exported model has no seed yet and uses torch's own dropout.
     """
 
     @classmethod
