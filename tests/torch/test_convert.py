@@ -60,7 +60,7 @@ def test_a_converted_network_is_the_same_network():
         "3": "Conv2d with LeakyReLU(negative_slope=0.2)",
         "6.0": "Linear with GELU(approximate='tanh')",
     }
-    assert report.left == {"6.2": "Dropout: its random numbers are others than torch's"}
+    assert report.left == {"6.2": "Dropout: its random numbers differ from torch's"}
     assert type(model[8]) is nn.Linear
     assert type(model[2]) is type(model[4]) is nn.Identity
     assert all(p is parameters[name] for name, p in model.named_parameters())
