@@ -54,7 +54,7 @@ bias : array, optional
     A 1-D array twice as long as the axis `axis`: first the numbers that are added to a, then those
     that are added to b. It has a's dtype or a wider one, or any dtype if a is float64.
 limit : float, optional
-    A number above zero. After the bias, a is clipped from above, and b between -limit and limit.
+    A number above zero. After the bias, a is clipped to at most limit, and b to [-limit, limit].
 offset : float
     A number that is added to b after that.
 

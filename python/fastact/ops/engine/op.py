@@ -128,7 +128,7 @@ class Op(Generic[P, R]):
         """Say what `backward` gives."""
         gives, gradients = self.gradients[0], self.gradients
         gives = gives if len(gradients) == 1 else f"``({', '.join(gradients)})``"
-        shared = (f", and d{like} is the gradient of {n}, too" for n, like in self.shares.items())
+        shared = (f"; d{like} is also the gradient of {n}" for n, like in self.shares.items())
         return gives + "".join(shared)
 
     def _declare(self, function: Callable[P, R]) -> Signature:
