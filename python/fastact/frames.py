@@ -86,7 +86,7 @@ def _plain(where: str, name: str, column: Any, missing: Any) -> Any:
 
 
 def as_ufunc(ufunc: Any) -> Any:
-    """An op as polars calls a ufunc: with the dtype of the output, which is given, too."""
+    """Return an op as polars calls a ufunc: with the dtype of the output, which is given, too."""
     called: Any = lambda *inputs, dtype=None, **kwargs: ufunc(*inputs, **kwargs)  # noqa: E731
     called.nout, called.types, called.signature = ufunc.nout, ufunc.types, ufunc.signature
     return called

@@ -56,7 +56,7 @@ _ADDRESS: Any = object.__repr__
 
 
 def describe(value: Any) -> str:
-    """A value in a message: an array by dtype and shape, anything else in at most 80 characters."""
+    """Describe a value in a message: an array by dtype and shape, others in 80 characters."""
     if isinstance(value, np.generic):
         value = value if isinstance(value, np.void) else value.item()
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
@@ -102,12 +102,12 @@ def _shortened(text: str) -> str:
 
 
 def dtype_name(array: Any) -> str:
-    """The dtype of an array by its name, without the framework's."""
+    """Return the dtype of an array by its name, without the framework's."""
     return str(array.dtype).rpartition(".")[2]  # torch.float32
 
 
 def name_of(cls: type) -> str:
-    """A class by its full name."""
+    """Return a class by its full name."""
     module = cls.__module__
     return cls.__qualname__ if module == "builtins" else f"{module}.{cls.__qualname__}"
 
@@ -154,7 +154,7 @@ def is_masked(value: Any) -> bool:
 
 
 def loses_mask(where: str) -> TypeError:
-    """The error for an output beside a masked array."""
+    """Return the error for an output beside a masked array."""
     return TypeError(f"{where}: out must be None for a masked array, whose mask it would lose")
 
 
@@ -177,7 +177,7 @@ def _no_meaning(where: str, argument: str, cls: type) -> None:
 
 
 def _plain_items(where: str, argument: str, values: Any, depth: int) -> None:
-    """A list is one of numbers, or of lists or NumPy arrays of them."""
+    """Refuse a list of other items than numbers, or lists or NumPy arrays of them."""
     if depth == _DEEPEST:
         raise ValueError(f"{where}: {argument} must be no deeper than {_DEEPEST} lists")
     for cls in set(map(type, values)) - _NUMBERS:
@@ -200,7 +200,7 @@ def _plain_items(where: str, argument: str, values: Any, depth: int) -> None:
 
 
 def _torch() -> Any:
-    """The module, if the caller has imported it."""
+    """Return the module, if the caller has imported it."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "Tensor") else None
 
@@ -221,7 +221,7 @@ def requires_grad(array: Any) -> bool:
 
 
 def gets_no_gradient(where: str, argument: str) -> TypeError:
-    """The error for an array that requires grad, for which no gradient is recorded."""
+    """Return the error for an array that requires grad, for which no gradient is recorded."""
     return TypeError(
         f"{where}: {argument} gets no gradient and must not require grad; use {argument}.detach(), "
         f"or call it under torch.no_grad()"
@@ -234,7 +234,7 @@ def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The tensors of a call, in tuples too."""
+    """Return the tensors of a call, in tuples too."""
     torch = _torch()
     if torch is not None:
         for one in flat(args, kwargs):
@@ -243,7 +243,7 @@ def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def flat(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The arguments of a call, with what is in tuples one by one."""
+    """Return the arguments of a call, with what is in tuples one by one."""
     for value in (*args, *kwargs.values()):
         yield from value if type(value) is tuple else (value,)
 
@@ -364,7 +364,7 @@ def has_tangent(*values: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _dispatches(cls: Any) -> bool:
-    """A class of tensors that answers operations itself."""
+    """Tell whether a class of tensors answers operations itself."""
     ordinary = sys.modules["torch"].Tensor.__torch_dispatch__
     return cls.__torch_dispatch__ is not ordinary
 
@@ -475,7 +475,7 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
 
 
 def promoted(array: Any, dtype: Any) -> Any:
-    """A tensor of integers in the dtype in which it is computed; anything else as it is.
+    """Return a tensor of integers in the dtype in which it is computed; anything else as it is.
 
     dtype : NumPy's; None: torch's default one, as of `torch.tanh`.
     """
@@ -498,7 +498,7 @@ def is_lazy(value: Any) -> bool:
 
 
 def real(where: str, name: str, value: Any) -> Any:
-    """A real number that `float` keeps exactly: Python's, NumPy's, or an array of one element."""
+    """Check a real number that `float` keeps: Python's, NumPy's, or an array of one element."""
     wrong = TypeError(f"{where}: {name} must be a real number, got {describe(value)}")
     cls = type(value)
     if isinstance(value, np.generic):

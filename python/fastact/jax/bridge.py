@@ -254,7 +254,7 @@ class Traced:
         return tuple(one % rank for one in every)
 
     def ffi(self, *arrays: Any) -> tuple[Any, ...]:
-        """The call of XLA's handler, in a program."""
+        """Return the call of XLA's handler, in a program."""
         aliases = {0: 0} if self.donates else None
         call = jax.ffi.ffi_call(TARGET, self.outputs, input_output_aliases=aliases)
         return tuple(call(*arrays, call=self.text))
@@ -262,7 +262,7 @@ class Traced:
 
 @lru_cache(maxsize=4096)
 def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
-    """A call as a function of its arrays that JAX compiles, differentiates and batches."""
+    """Return a call as a function of its arrays that JAX compiles, differentiates and batches."""
 
     def value(*arrays: Any) -> Any:
         return Traced(op, "call", template, arrays, donates=donates).run(arrays)
@@ -299,7 +299,7 @@ axes.tell_devices(_call)
 
 
 def _shapes_in(value: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Shape]]:
-    """The arrays in a result, and the indexes that lead there."""
+    """Return the arrays in a result, and the indexes that lead there."""
     if isinstance(value, Shape):
         return [(path, value)]
     parts = parts_of(value) if isinstance(value, tuple | Moments) else ()
@@ -550,7 +550,7 @@ class Function:
         return result
 
     def backward(self, *args: Any, **kwargs: Any) -> Any:
-        """The gradients, from the results' gradients and what `forward` saved."""
+        """Return the gradients, from the results' gradients and what `forward` saved."""
         return self._traced("backward", args, kwargs)
 
     def _traced(self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

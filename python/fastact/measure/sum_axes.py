@@ -31,7 +31,7 @@ def is_to_shape(op: Any) -> bool:
 
 
 def axes_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
-    """The axes of an array of a shape that a sum is over, and the shape of the sum."""
+    """Return the axes of an array of a shape that a sum is over, and the shape of the sum."""
     told = SimpleNamespace(**{**op.entry_points["call"].defaults, **options})
     over: Over = getattr(op, "_over", over_axes)(op.name, told, shape)
     if options.get("groups") is None:

@@ -112,7 +112,7 @@ class StatisticsOp(CachedOp[P, R]):
         return bool(getattr(now.options, "skipna", self.skips))
 
     def _each(self, now: Execution) -> float:
-        """The number of elements of a mean; a sum is divided by 1."""
+        """Return the number of elements of a mean; a sum is divided by 1."""
         lengths = [now.views["x"].shape[axis] for axis in now.shapes.axes]
         return 1.0 if "sum" in self.results else float(math.prod(lengths))
 

@@ -83,7 +83,7 @@ class Recorded:
         self.count, self.is_plain = len(op.results), False
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The op's value, recorded."""
+        """Return the op's value, recorded."""
         try:
             if self.simple:
                 found = self.step(self, None, *args)
@@ -120,7 +120,7 @@ class Recorded:
         self.is_plain = is_same and is_alone and not (self.shown or self.others)
 
     def _results(self, arrays: tuple[Any, ...]) -> Any:
-        """The op's arrays, without what is shown besides."""
+        """Return the op's arrays, without what is shown besides."""
         count = self.count
         return arrays[:count] if count > 1 else arrays[0]
 
@@ -141,13 +141,13 @@ class Recorded:
         return self.spec.second(wanted, ddx, incoming, saved, self.options, torch.empty_like)
 
     def incoming(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        """The results' gradients, and then the kept arrays'."""
+        """Return the results' gradients, and then the kept arrays'."""
         shown = dict(zip(self.shown, gradients[self.count :], strict=True))
         kept = map(self.spec.saves.index, self.spec.kept)
         return *gradients[: self.count], *map(shown.get, kept)
 
     def gradients(self, incoming: Sequence[Any], saved: Sequence[Any]) -> Sequence[Any]:
-        """The gradients of the tensors, None of those that are not needed."""
+        """Return the gradients of the tensors, None of those that are not needed."""
         options = self.options
         if self.others:
             saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
@@ -286,7 +286,7 @@ def in_graph(call: Any, *tensors: Any) -> Sequence[Any]:
 
 
 def _with_composed(call: Recorded, incoming: Any, saved: Any) -> list[Any]:
-    """The gradients of an op's call, some of which its formula gives alone."""
+    """Return the gradients of an op's call, some of which its formula gives alone."""
     spec = call.spec
 
     def found(*tensors: Any) -> Any:
@@ -298,7 +298,7 @@ def _with_composed(call: Recorded, incoming: Any, saved: Any) -> list[Any]:
 
 
 def _parted(spec: Spec, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The incoming gradients and the saved values of a call."""
+    """Return the incoming gradients and the saved values of a call."""
     count = len(tensors) - len(spec.saves)
     return tensors[:count], tensors[count:]
 
@@ -374,7 +374,7 @@ def by_formula(
 
 
 def _dtype_of(name: str, spec: Spec, incoming: Sequence[Any], saved: Sequence[Any]) -> torch.dtype:
-    """An argument's, by what is saved under its name, or else the data's."""
+    """Return an argument's dtype, by what is saved under its name, or else the data's."""
     kept = dict(zip(spec.saves, saved, strict=True))
     if kept.get(OF_X) is not None:
         return named_dtype(kept[OF_X])

@@ -51,7 +51,7 @@ class _Turn:
         return y
 
     def _size(self, x: Any) -> Any:
-        """The magnitudes that each element adds up."""
+        """Return the magnitudes that each element adds up."""
         x, cos, sin = map(np.abs, (x, self.cos, self.sin))
         return np.maximum(self._turn(x, cos, sin), self._turn(x, cos, -sin))
 
