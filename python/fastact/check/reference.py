@@ -326,7 +326,7 @@ TOPS = {"int8": 127, "float8_e4m3fn": 448}
 
 
 def scales(y: Any, dtype: str, per: str | int) -> Any:
-    """Return the scales of an op's value, in its dtype."""
+    """The scales of an op's value, in its dtype."""
     magnitude = np.where(np.isfinite(y), np.abs(y), 0).astype(y.dtype)
     if per == "tensor":
         peak = magnitude.max(initial=0)

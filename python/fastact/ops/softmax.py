@@ -108,7 +108,7 @@ class RowFunction(CachedOp[P, R]):
 
 
 class SoftmaxOp(RowFunction[P, R]):
-    """Softmax, with sinks that take a share of a row, and a cap."""
+    """Softmax, with sinks that take a part of a row, and a cap."""
 
     makes = records(told={"share": None, "x": None}, unasked=1)
     saves = ("y", "sink", "share", "x")
@@ -697,11 +697,11 @@ def cross_entropy(
     Raises
     ------
     TypeError
-        For a target of another dtype, or a weight of an unsupported dtype.
+        For a target of another dtype, or a weight of another dtype than logits are computed in.
     ValueError
-        For a class that the logits do not have, before anything is written (a GPU call does not
-        wait for this check, and the loss of such a row is NaN); for shapes that do not match; or
-        for a z_loss that is negative or not finite.
+        For a class that logits have not, before anything is written (on a GPU, which does not wait
+        for the answer, the loss of that row is NaN); for shapes that do not fit; for a z_loss that
+        is negative or not finite.
 
     See Also
     --------

@@ -88,7 +88,7 @@ struct LaneKernels {
 };
 
 struct GroupedKernels {
-  // [0] adds elements and [1] rows; [..][1] is for data with more digits than float.
+  // Of elements and, [1], of rows. [..][1]: of data that have more digits than float.
   LaneKernels lanes[2][kLaneKinds][2];
 
   // at IN/OUT (n) becomes `none` where an element has the weight 0, or is NaN (skips).

@@ -70,7 +70,7 @@ class Quantizes:
         self._cached_quantized = _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
     def _parts_along(self, now: Execution) -> Sequence[int]:
-        """Return the axes along which parts of the data may be computed separately."""
+        """The axes along which parts of the data may be computed by themselves."""
         raise NotImplementedError
 
     def quantized(
@@ -100,11 +100,11 @@ class Quantizes:
             The elements that share a scale: those along the last axis of the result, all of them,
             or this number of neighbours along the last axis, whose length it divides.
         scale : array or float, optional
-            Known scales: one number, or an array of shape () or of the shape that follows from
-            `per`. They must be positive, which is not checked on a GPU.
+            Scales that are known: a number for the whole, or an array of the shape that `per` says
+            or of shape (). Positive; on a GPU nobody looks.
         out : tuple, optional
-            Where to write codes, scale and, for an op that returns a sum, the sum; None allocates
-            one.
+            Where to write codes, scale and, of an op that returns a sum, the sum; one that is None
+            is allocated.
         **kwargs
             As for the call.
 
@@ -162,8 +162,8 @@ class Quantizes:
     ) -> tuple[Any, ...]:
         if self.traits.counts_elements:
             raise TypeError(
-                f"fastact.{self.name}.quantized: dropout has no codes; apply fastact.dropout "
-                f"first, and a norm without dropout to its result"
+                f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
+                f"codes; drop elements first, and give the norm what is left"
             )
         with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", "dtype, per, scale"):
             if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
@@ -255,7 +255,7 @@ class _Quantized:
         return (*outer, last // self.block)
 
     def _take_scale(self) -> None:
-        """Read the caller's scales, an array or one number."""
+        """The caller's scales: an array, or a number for the whole."""
         where, scale, place = self.where, self.scale, self.call.place
         framework = framework_of(scale)
         if framework is None:
