@@ -26,8 +26,8 @@ TABLE = Path(__file__).with_suffix(".txt")
 SECONDS = 900  # of the tests of a fault, at most
 _ROW = re.compile(r"([\w-]+): (.*?)\{\{(.*?) => (.*?)\}\}(.*)")
 
-# What is compiled in front of every C++ source, each of which gets a variable of its own because
-# instruction sets share no symbols; and what Cython is told of it once.
+# This is compiled in front of every C++ source, each of which gets its own variable because
+# instruction sets share no symbols; Cython is told of it once.
 HEADER = """#include <cstdlib>
 static const int fastact_mutant = [] {
   const char* const number = std::getenv("FASTACT_MUTANT");
@@ -52,7 +52,7 @@ class Mutant:
 
     @property
     def number(self) -> int:
-        """What the switch is set to, whatever stands above in the table."""
+        """The value of the switch, which does not depend on other rows of the table."""
         return crc32(self.name.encode()) >> 1
 
     @property

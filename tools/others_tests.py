@@ -33,7 +33,7 @@ import fastact as fa
 
 
 class Outcomes:
-    """What was compared: how often it held, and failures as "name: message".
+    """The outcomes of comparisons: how often they held, and failures as "name: message".
 
     It takes the reports of pytest on each test.
     """

@@ -17,6 +17,6 @@ _HELPERS = {1: helper_dimensionless_to_dimensionless, 2: helper_two_arg_dimensio
 
 
 def as_ufunc(ufunc: Any) -> Any:
-    """The op, which astropy knows from now on."""
+    """Return the op, which astropy knows from now on."""
     UFUNC_HELPERS.setdefault(ufunc, _HELPERS[ufunc.nin])
     return ufunc

@@ -27,7 +27,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "float64")
 def _chosen(
     parser: argparse.ArgumentParser, what: str, chosen: Sequence[str], known: Sequence[str]
 ) -> tuple[str, ...]:
-    """The names, if all are known; else leave with the nearest known ones."""
+    """Return the names if all are known; otherwise exit with the nearest known ones."""
     for name in chosen:
         if name not in known:
             near = difflib.get_close_matches(name, known)
@@ -88,7 +88,7 @@ def _bench(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _overview() -> int:
-    """Information, a short check and a short benchmark: less than a minute."""
+    """Print information, a short check and a short benchmark, in less than a minute."""
     from .check import check as _check
     from .check import common
 
@@ -104,20 +104,20 @@ def _overview() -> int:
 _EXAMPLES = {
     "": """\
 examples:
-  python -m fastact                    what is here, how accurate, how fast
-  python -m fastact info               what is wrong first, with its cure
-  python -m fastact check mish         its errors, on each instruction set
-  python -m fastact bench layer_norm   its time, beside NumPy and torch""",
+  python -m fastact                    show the build, a short check and a short benchmark
+  python -m fastact info               show problems, each with its cure, and the build
+  python -m fastact check mish         show its errors on each instruction set
+  python -m fastact bench layer_norm   show its time beside NumPy and torch""",
     "info": """\
 examples:
   python -m fastact info
   python -m fastact info --json | jq .isa""",
     "check": """\
 examples:
-  python -m fastact check                     all ops
+  python -m fastact check                     check all ops
   python -m fastact check mish gelu --plot errors.png --peers numpy,torch
-  python -m fastact check norms --isa v3      a family, on one instruction set
-  python -m fastact check mish --exhaustive   all 2**32 inputs: minutes""",
+  python -m fastact check norms --isa v3      check a family on one instruction set
+  python -m fastact check mish --exhaustive   check all 2**32 inputs, which takes minutes""",
     "bench": """\
 examples:
   python -m fastact bench mish gelu --plot speed.png
@@ -136,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="python -m fastact",
-        description="What was built, how accurate it is, and how fast.\n"
-        "Without a command: all three, in less than a minute.",
+        description="Show what was built, how accurate it is, and how fast.\n"
+        "Without a command, show all three in less than a minute.",
         **described(""),
     )
     commands = parser.add_subparsers(dest="command", metavar="{info,check,bench}")
@@ -149,36 +149,36 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run, parser=command)
         return command
 
-    info = added("info", _info, "what is wrong; version, instruction sets, threads")
-    info.add_argument("--json", action="store_true", help="as JSON")
-    text = "accuracy against an oracle; exit status 1 when a bound is violated"
+    info = added("info", _info, "show problems, version, instruction sets and threads")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    text = "check accuracy against an oracle; exit with status 1 if a bound is violated"
     check = added("check", _check, text)
     _add_check(check)
-    text, usage = "speed against a copy and against other libraries", "[op ...] [options]"
+    text, usage = "measure speed beside a copy and other libraries", "[op ...] [options]"
     bench = added("bench", _bench, text, usage=f"python -m fastact bench {usage}")
     _add_bench(bench)
     for each in (check, bench):
-        text = "names of ops or of families; all without any"
+        text = "names of ops or families; by default all ops"
         each.add_argument("ops", nargs="*", metavar="op", help=text)
     return parser
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--exhaustive", action="store_true", help="all 2**32 float32 inputs; longer sums")
-    add("--stride", type=count, default=1, metavar="K", help="only one K-th of the inputs")
+    add("--exhaustive", action="store_true", help="check all 2**32 float32 inputs and longer sums")
+    add("--stride", type=count, default=1, metavar="K", help="check only every K-th input")
     for option, example, text in (
-        ("--isa", "v2,v3", "only these instruction sets"),
-        ("--peers", "numpy,torch", "measure their errors too"),
+        ("--isa", "v2,v3", "check only these instruction sets"),
+        ("--peers", "numpy,torch", "also measure errors of these libraries"),
     ):
         add(option, type=names, default=(), metavar=example, help=text)
     add("--markdown", type=Path, metavar="F", help="write the tables to F")
-    text = "draw errors beside their bounds: of activations over x, of other ops case by case"
+    text = "draw errors beside their bounds, for activations over x, for other ops by case"
     add("--plot", type=Path, metavar="F.png", help=text)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    add, text = parser.add_argument, "elements of the data, about"
+    add, text = parser.add_argument, "approximate numbers of elements"
     add("--sizes", type=counts, default=_SIZES, metavar="64,1e6", help=text)
     for option, default, known in (
         ("--dtypes", _DTYPES[:1], _DTYPES),
@@ -186,10 +186,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         ("--peers", (NUMPY, TORCH, JAX), (NUMPY, TORCH, JAX)),
     ):
         add(option, type=names, default=default, metavar="W,W", help=", ".join(known))
-    add("--threads", type=counts, metavar="1,2", help="for everybody, one after the other")
-    add("--seconds", type=seconds, default=0.3, metavar="S", help="for each row, about")
+    add("--threads", type=counts, metavar="1,2", help="numbers of threads, one after the other")
+    add("--seconds", type=seconds, default=0.3, metavar="S", help="approximate time for each row")
     add("--json", type=Path, metavar="F", help="write machine and rows to F")
-    add("--plot", type=Path, metavar="F.png", help="draw everybody's speed beside a copy's")
+    add("--plot", type=Path, metavar="F.png", help="draw all speeds beside a copy's")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -204,11 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """`main`, as a shell expects it of a program that is interrupted or whose reader has gone."""
+    """Run `main`, and exit as a shell expects when interrupted or when the reader has gone."""
     try:
         return main()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever reads our output has seen enough; say nothing at exit either
+    except BrokenPipeError:  # the reader of our output has seen enough; say nothing at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

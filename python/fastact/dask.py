@@ -1,13 +1,13 @@
 """The bridge to dask: ops on chunked arrays, computed when dask computes.
 
-Nobody has to import it: an op that is given a dask array loads it. Element-wise ops go through
-NumPy's protocol for ufuncs. A statistic takes `Moments` of each chunk, a sum the chunk's total in
-float64. These merge in a tree whose shape follows from the chunks alone, so that bits do not depend
-on which task was first. Where chunks hold whole rows, a norm of rows is computed chunk by chunk;
-`layer_norm` of parts of rows goes by such moments.
+It need not be imported: an op that is given a dask array loads it. Element-wise ops use NumPy's
+protocol for ufuncs. A statistic takes `Moments` of each chunk, and a sum takes the chunk's total in
+float64. These merge in a tree whose shape depends only on the chunks, so the bits do not depend on
+which task was first. If chunks hold whole rows, a norm of rows is computed chunk by chunk;
+`layer_norm` of parts of rows uses such moments.
 
-A task has one thread, because dask computes as many tasks at a time as there are cores.
-`dask.config` may have another number under "fastact.threads-per-task" when a graph is made.
+A task has one thread, because dask computes as many tasks at a time as there are cores. When a
+graph is made, `dask.config` may set another number under "fastact.threads-per-task".
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["layer_norm", "mean_var", "moments"]
 
 THREADS = "fastact.threads-per-task"
 
-#: A result as a function of the moments of all elements, by its name.
+#: Each result as a function of the moments of all elements, by its name.
 _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
     "mean": lambda m, correction: m.mean,
     "m2": lambda m, correction: m.squares,
@@ -57,7 +57,7 @@ _OF_MOMENTS: Mapping[str, Callable[[Moments, float], Any]] = {
 
 
 class Task:
-    """A function as dask's tasks call it: fastact takes at most so many threads."""
+    """A function for dask's tasks, in which fastact uses at most this number of threads."""
 
     def __init__(self, function: Callable[..., Any], threads: int) -> None:
         self.function, self.threads = function, threads
@@ -67,14 +67,14 @@ class Task:
             return self.function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """The attributes of a ufunc, and its name."""
+        """Look up the attributes of a ufunc, and its name."""
         if name.startswith("__") and name != "__name__":
             raise AttributeError(name)
         return getattr(self.function, name)
 
 
 def as_ufunc(function: Callable[..., Any]) -> Task:
-    """A function as dask's tasks call it: an op too, as dask's element-wise functions get it."""
+    """Wrap a function, or an op of dask's element-wise functions, for dask's tasks."""
     return Task(function, config.get(THREADS, 1))
 
 
@@ -82,12 +82,12 @@ def as_ufunc(function: Callable[..., Any]) -> Task:
 
 
 def serves(op: Any) -> bool:
-    """Whether an op that is not element-wise is computed on dask arrays."""
+    """Tell whether an op that is not element-wise is computed on dask arrays."""
     return _chunked(op) is not None
 
 
 def _chunked(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] | None:
-    """The function that computes an op on chunks, by its options and what was given, or None."""
+    """Find the function that computes an op on chunks, or None."""
     if isinstance(op, NormOp):
         call = op.entry_points["call"]
         is_plain = (call.arrays, op.results) == (("x",), ("y",))
@@ -97,7 +97,7 @@ def _chunked(op: Any) -> Callable[[Any, SimpleNamespace, dict[str, Any]], Any] |
 
 
 def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The op's value, of chunks that are yet to be computed."""
+    """Return the op's result, with chunks that are yet to be computed."""
     entry = op.entry_points["call"]
     activation = None
     if "activation" in entry.defaults:
@@ -116,7 +116,7 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _check(where: str, name: str, x: Any) -> None:
-    """Refuse dask arrays of other arrays than NumPy's, or with chunks of unknown sizes."""
+    """Refuse dask arrays whose chunks are not NumPy's or have unknown sizes."""
     if not isinstance(x, da.Array):
         raise TypeError(
             f"{where}: {name} must be a dask array, as the others are, got {foreign.describe(x)}"
@@ -141,7 +141,7 @@ def _is_sum(op: Any) -> bool:
 
 
 def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """The op's results: sums from the chunks' totals in float64, others from merged moments."""
+    """Compute sums from the chunks' totals in float64, and others from merged moments."""
     x, over = options.x, _axes.axes(f"fastact.{op.name}", options.axis, options.x.ndim)
     if given.get("by") is not None and given.get("groups") is None:
         raise untold(f"fastact.{op.name}")
@@ -174,7 +174,7 @@ def _reduced(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
 def _sum_of_chunk(
     x: Any, *, op: Any, axis: tuple[int, ...], groups: int | None, **given: Any
 ) -> Any:
-    """given : a mask and labels of groups, if there are some."""
+    """Compute a chunk's total; given : a mask and labels of groups, if there are some."""
     if groups is not None:
         return np.expand_dims(op(x.astype(np.float64), axis, groups=groups, **given), axis)
     counted = np.where(given["where"], x, x.dtype.type(0)) if given else x
@@ -193,8 +193,10 @@ def _rounded(y: Any, to: Any, initial: float | None) -> Any:
 def _operands(
     op: Any, x: Any, options: SimpleNamespace, given: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Weights, mask and labels in x's chunks, taken out of what was given, and the op's results of
-    one element, or none: what it says to that it would say to all of them; so are the dtypes."""
+    """Take weights, mask and labels out of what was given, in x's chunks, and try the op.
+
+    Its results for one element, or none, have the dtypes and raise the errors of the whole call.
+    """
     where = f"fastact.{op.name}"
     operands = {
         name: _beside(where, name, given.pop(name), x, options.axis)
@@ -209,7 +211,7 @@ def _operands(
 
 
 def _array(where: str, name: str, value: Any) -> Any:
-    """An array beside x: dask's, or what NumPy makes of anything plain."""
+    """Return an array beside x: dask's, or NumPy's made from anything plain."""
     if isinstance(value, da.Array):
         _check(where, name, value)
         return value
@@ -218,7 +220,7 @@ def _array(where: str, name: str, value: Any) -> Any:
 
 
 def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
-    """Repeat an array over x, in x's chunks; all but a mask may have the reduced axes alone."""
+    """Repeat an array over x, in x's chunks; all but a mask may have only the reduced axes."""
     value = _array(where, name, value)
     shape = tuple(value.shape)
     if name == "where":
@@ -231,7 +233,7 @@ def _beside(where: str, name: str, value: Any, x: Any, axis: Any) -> Any:
 def _merged_moments(
     x: Any, over: tuple[int, ...], told: Mapping[str, Any], operands: Mapping[str, Any]
 ) -> Any:
-    """An array of dask's whose blocks are `Moments`, one for all chunks along the axes `over`."""
+    """Make a dask array whose blocks are `Moments`, one for all chunks along the axes `over`."""
     function = partial(_moments_of_chunk, axis=over, **told)
     groups = told.get("groups")
     return _merged(function, Moments.merge_many, x, operands, over, "moments", groups)
@@ -253,10 +255,10 @@ def _merged(
     name: str,
     groups: int | None,
 ) -> Any:
-    """A function of each chunk of x, and of the operands beside it by name, merged in a tree.
+    """Apply a function to each chunk of x and its operands by name, and merge in a tree.
 
-    It has length 1 along the axes `over`, and one block for all along them; the groups, if there
-    are some, are one more axis, behind.
+    The result has length 1 and one block along the axes `over`; groups, if there are some, are one
+    more axis at the end.
     """
     index = tuple(range(x.ndim))
     behind = {} if groups is None else {x.ndim: groups}
@@ -292,7 +294,7 @@ def _same(part: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _merge(merge: Callable[[list[Any]], Any], parts: Any, axis: Any, keepdims: bool) -> Any:
-    """Merge what nested lists have, in the order of the chunks."""
+    """Merge the items of nested lists, in the order of the chunks."""
     return merge(list(_flat(parts)))
 
 
@@ -312,9 +314,9 @@ def _finished(
     keepdims: bool,
     name: str,
 ) -> Any:
-    """A function of each merged block, without the axes `over` unless they stay.
+    """Apply a function to each merged block, and drop the axes `over` unless they stay.
 
-    A result without axes is a NumPy scalar, as dask's own reductions give it.
+    A result without axes is a NumPy scalar, as in dask's own reductions.
     """
     index = tuple(range(merged.ndim))
     left = index if keepdims else _axes.others(over, merged.ndim)
@@ -330,7 +332,7 @@ def _finished(
 
 
 def _of_block(function: Callable[..., Any], merged: Any, *, dropped: tuple[int, ...]) -> Any:
-    """merged: in as many lists, of one item each, as axes are dropped."""
+    """Finish a block; merged: nested in as many lists of one item as axes are dropped."""
     (block,) = _flat(merged)
     return function(block).squeeze(dropped)[()]
 
@@ -349,7 +351,7 @@ def _of_moments(
 
 
 def _norm(op: Any, options: SimpleNamespace, given: dict[str, Any]) -> Any:
-    """The norm of each chunk, by its own statistics or those that all parts of its rows have."""
+    """Compute the norm of each chunk, by its own statistics or those of whole rows."""
     x, where = options.x, f"fastact.{op.name}"
     over = _axes.axes(where, options.axis, x.ndim)
     both = {name: given.pop(name, None) for name in ("weight", "bias")}
@@ -404,12 +406,12 @@ def _norm_of_part(
     weight: Any = None,
     bias: Any = None,
 ) -> Any:
-    """A part of rows whose statistics are known: each row is a channel of `norm_apply`."""
+    """Normalise a part of rows by known statistics; each row is a channel of `norm_apply`."""
     rest = _axes.others(over, x.ndim)
     order = (*rest, *over)
     rows, columns = (math.prod(x.shape[a] for a in axes) for axes in (rest, over))
     flat = x.transpose(order).reshape(rows, columns)
-    # 16 bits are rounded once, in the end.
+    # 16-bit data is rounded once, at the end.
     flat = flat.astype(np.float32 if dtype.itemsize < 4 else dtype, copy=False)
     y = ops["norm_apply"](flat, mean.reshape(-1), 1 / np.sqrt(var + eps).reshape(-1), axis=0)
     if weight is not None:
@@ -433,9 +435,9 @@ def _named(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def moments(x: Any, /, axis: Axes = None, *, keepdims: bool = False, **options: Any) -> Moments:
-    """``fastact.moments`` of a dask array: `Moments` whose arrays are dask's.
+    """Compute ``fastact.moments`` of a dask array, as `Moments` whose arrays are dask's.
 
-    ``dask.compute(m)`` makes them NumPy's, and ``m.var()`` is another dask array.
+    ``dask.compute(m)`` turns them into NumPy's, and ``m.var()`` is another dask array.
 
     Examples
     --------
@@ -451,7 +453,7 @@ def moments(x: Any, /, axis: Axes = None, *, keepdims: bool = False, **options: 
 def mean_var(
     x: Any, /, axis: Axes = None, *, correction: float = 0, keepdims: bool = False
 ) -> tuple[Any, Any]:
-    """``fastact.mean_var`` of a dask array.
+    """Compute ``fastact.mean_var`` of a dask array.
 
     Examples
     --------
@@ -474,10 +476,11 @@ def layer_norm(
     activation: ActivationLike = "identity",
     **parameters: Unpack[Parameters],
 ) -> Any:
-    """``fastact.layer_norm`` of a dask array, with chunks of any shape.
+    """Compute ``fastact.layer_norm`` of a dask array, with chunks of any shape.
 
-    Where rows are whole it has that op's bits. Rows in parts are normalised by merged moments and
-    rounded twice more in the dtype that x is computed in: after the norm, and after the weight.
+    If chunks hold whole rows, the result has that op's bits. Otherwise rows are normalised by
+    merged moments, and rounded twice more in the dtype that x is computed in: after the norm, and
+    after the weight.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Columns of pandas and polars: a Series, an index or an array of theirs in the place of an array.
+"""Columns of pandas and polars: a Series, an index or an array of theirs in place of an array.
 
-This module imports neither library. Sums and statistics take a column as their data, for the
-result has no rows. What says something of each element (weights, a mask, labels of groups, targets)
-may be a column beside any data; a categorical stands for its codes. All columns of pandas in a call
-have one index, so that rows that belong together stay together.
+This module imports neither library. Sums and statistics take a column as their data, because their
+result has no rows. Arguments about each element (weights, a mask, labels of groups, targets) may be
+columns beside any data; a categorical stands for its codes. All pandas columns in a call must have
+the same index, so that rows that belong together stay together.
 """
 
 import math
@@ -17,7 +17,7 @@ from .interop import foreign, handlers
 
 _MOST = 2**63 - 1  # the largest label
 
-#: The numbers that stand for missing values, by arguments; None: there may be none.
+#: The numbers that stand for missing values, by argument; None refuses missing values.
 _MISSING = {"weights": math.nan, "by": -1, "target": -1, "where": None, "mask": None}
 
 
@@ -27,7 +27,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _columns(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a call that are taken, and the numbers for missing values, by their names."""
+    """Find the columns of a call, and the numbers for their missing values, by name."""
     if not any(map(_is_column, (*args, *kwargs.values()))):
         return {}
     entry = op.entry_points["call"]
@@ -39,15 +39,14 @@ def _columns(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The op's result, of plain arrays."""
     entry, columns = op.entry_points["call"], _columns(op, args, kwargs)
     indexes = {n: v.index for n, (v, _) in columns.items() if hasattr(type(v), "index")}
     for name, index in indexes.items():
         first = next(iter(indexes))
         if not index.equals(indexes[first]):
             raise ValueError(
-                f"{entry.where}: {name} must have the index that {first} has, for rows are paired "
-                f"by their places; use {name}.reindex({first}.index), or {name}.to_numpy()"
+                f"{entry.where}: {name} must have the index that {first} has, as rows are paired "
+                f"by position; use {name}.reindex({first}.index) or {name}.to_numpy()"
             )
     plain = {name: _plain(entry.where, name, *column) for name, column in columns.items()}
     args = [plain.get(n, v) for n, v in zip_longest(entry.leading[: len(args)], args)]
@@ -55,7 +54,7 @@ def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _plain(where: str, name: str, column: Any, missing: Any) -> Any:
-    """A column as NumPy's array."""
+    """Convert a column to NumPy's array."""
     is_polars, is_label = hasattr(column, "null_count"), missing == -1
     has_missing = bool(column.null_count() if is_polars else column.isna().any())
     if has_missing and missing is None:
@@ -87,7 +86,7 @@ def _plain(where: str, name: str, column: Any, missing: Any) -> Any:
 
 
 def as_ufunc(ufunc: Any) -> Any:
-    """An op as polars calls a ufunc: with the dtype of the output, which is given, too."""
+    """Return an op as polars calls a ufunc: with the dtype of the output, which is given, too."""
     called: Any = lambda *inputs, dtype=None, **kwargs: ufunc(*inputs, **kwargs)  # noqa: E731
     called.nout, called.types, called.signature = ufunc.nout, ufunc.types, ufunc.signature
     return called

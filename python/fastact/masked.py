@@ -1,7 +1,7 @@
 """Sums and statistics of masked arrays, over the elements that the mask leaves, by `where`.
 
-Results are np.ma's: masked where no element counts, and without a warning. Of an array that has
-neither elements nor a mask they are numbers, as np.ma has them: sums of 0, and NaN, but for `std`.
+Results are np.ma's: they are masked where no element counts, without a warning. For an array with
+neither elements nor a mask they are numbers, as in np.ma: sums are 0, and others NaN, except `std`.
 `Moments` have counts instead, which are 0 there.
 """
 
@@ -20,12 +20,11 @@ from .ops.moments import Moments
 
 
 def _serves(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call has a masked array, and its op takes a mask."""
+    """Tell whether a call has a masked array, and its op takes a mask."""
     return "where" in op.args and bool(args) and foreign.is_masked(args[0])
 
 
 def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The op's result."""
     entry = op.entry_points["call"]
     options, where = entry.bind(args, kwargs), entry.where
     if any(out is not None for out in options.out):

@@ -1,7 +1,7 @@
-"""scikit-learn's shapes: moments of a stream of batches, a scaler by them, networks that predict.
+"""Counterparts of scikit-learn: moments of a stream of batches, a scaler, and MLP predictions.
 
-incremental_mean_and_var    mean and variance after one more batch, as scikit-learn's own function
-StandardScaler              scikit-learn's, by that function
+incremental_mean_and_var    mean and variance after one more batch, like scikit-learn's function
+StandardScaler              scikit-learn's scaler, which uses that function
 MLPInference                a fitted MLPClassifier or MLPRegressor, bias and activation in one pass
 """
 
@@ -39,27 +39,26 @@ def incremental_mean_and_var(
     last_sample_count: Any,
     sample_weight: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """Mean and variance of each feature, of the samples so far and of a batch.
+    """Compute each feature's mean and variance over the samples so far and a batch.
 
-    As scikit-learn's `_incremental_mean_and_var`; only a feature that is NaN in the whole batch
-    keeps its mean and variance here.
+    This is scikit-learn's `_incremental_mean_and_var`, except that a feature that is NaN in the
+    whole batch keeps its mean and variance here.
 
     Parameters
     ----------
     X : array or sparse matrix of shape (n_samples, n_features)
-        The batch. NaN is left out; a zero that is not stored counts.
+        The batch. NaN is left out, and zeros that are not stored count.
     last_mean, last_variance : array of shape (n_features,), or float
-        Of the samples so far; a variance that is None is not computed.
+        The mean and variance of the samples so far. If the variance is None, it is not computed.
     last_sample_count : array of shape (n_features,), or int
-        How many they were: the sum of their weights, if they had some.
+        The number of samples so far, or the sum of their weights.
     sample_weight : array of shape (n_samples,), optional
-        A weight for each sample. A negative one takes its sample away, for which the data are read
-        a second time.
+        The weight of each sample. Negative weights subtract samples, and the data is read twice.
 
     Returns
     -------
     updated_mean, updated_variance, updated_sample_count : array of shape (n_features,)
-        In float64.
+        The results, in float64.
 
     Examples
     --------
@@ -95,7 +94,7 @@ def incremental_mean_and_var(
 
 
 def _moments(X: Any, weights: Any) -> Moments:
-    """The moments of each column, without NaN."""
+    """Compute the moments of each column, without NaN."""
     moments: Any = ops["moments"]
     if not issparse(X):
         found: Moments = moments(X, 0, weights=weights, skipna=True)
@@ -124,7 +123,7 @@ def _moments(X: Any, weights: Any) -> Moments:
 
 
 class _Signed(Moments):
-    """Moments whose count and m2 may be negative; that is no root of m2 then."""
+    """Moments whose count and m2 may be negative; a negative m2 is then not a root."""
 
     __slots__ = ()
 
@@ -134,7 +133,7 @@ class _Signed(Moments):
 
 
 def _by_sign(weights: Any) -> list[tuple[int, Any]]:
-    """Weights as ones that are not negative: Chan's formula holds for negative counts as well."""
+    """Split weights into nonnegative ones; Chan's formula also holds for negative counts."""
     if weights is None or not (weights < 0).any():
         return [(1, weights)]
     return [(1, np.maximum(weights, 0)), (-1, np.maximum(-weights, 0))]
@@ -143,11 +142,11 @@ def _by_sign(weights: Any) -> list[tuple[int, Any]]:
 def _of_sparse(
     X: Any, *, last_mean: Any = 0.0, last_var: Any = 0.0, last_n: Any = 0, **options: Any
 ) -> tuple[Any, Any, Any]:
-    """scikit-learn's functions of a first sparse batch and of a further one, as it calls them."""
+    """Stand in for scikit-learn's functions of a first and a further sparse batch."""
     return incremental_mean_and_var(X, last_mean, last_var, last_n, options.get("weights"))
 
 
-#: Ours, by the names of scikit-learn's own.
+#: Our functions, by the names of scikit-learn's.
 _OURS = {
     "_incremental_mean_and_var": incremental_mean_and_var,
     "mean_variance_axis": _of_sparse,
@@ -156,7 +155,7 @@ _OURS = {
 
 
 def _with_ours(method: Any) -> Any:
-    """scikit-learn's own method, for which its functions of these names are ours."""
+    """Return scikit-learn's method with its functions of these names replaced by ours."""
     function = getattr(method, "__wrapped__", method)
     for name in _OURS:
         if name not in function.__globals__:
@@ -171,9 +170,9 @@ def _with_ours(method: Any) -> Any:
 
 
 class StandardScaler(preprocessing.StandardScaler):  # type: ignore[misc]
-    """scikit-learn's StandardScaler, whose means and variances are `incremental_mean_and_var`'s.
+    """scikit-learn's StandardScaler, with means and variances by `incremental_mean_and_var`.
 
-    Everything else is scikit-learn's own: parameters, attributes, `transform`.
+    Everything else is scikit-learn's own: parameters, attributes and `transform`.
 
     Examples
     --------
@@ -196,12 +195,12 @@ _ACTIVATIONS = {"identity": "identity", "logistic": "sigmoid", "tanh": "tanh", "
 class MLPInference:
     """Predictions of a fitted MLPClassifier or MLPRegressor.
 
-    Behind each product of matrices bias and activation are one pass over it, in place.
+    After each matrix product, bias and activation are applied in one pass, in place.
 
     Parameters
     ----------
     model : MLPClassifier or MLPRegressor
-        It is fitted, and is read at each call: fitted further, it predicts accordingly.
+        The fitted model. It is read at each call, so it may be fitted further.
 
     Examples
     --------
@@ -229,7 +228,7 @@ class MLPInference:
         self.model = model
 
     def predict(self, X: Any) -> Any:
-        """The model's own predictions: classes, or values."""
+        """Return the model's own predictions, which are classes or values."""
         model, y = self.model, self._outputs(X)
         if not is_classifier(model):
             return y.ravel() if y.shape[1] == 1 else y
@@ -239,7 +238,7 @@ class MLPInference:
         return model.classes_[chosen.ravel()] if model.n_outputs_ == 1 else chosen
 
     def predict_proba(self, X: Any) -> Any:
-        """A classifier's probabilities, of the shape that the model gives them."""
+        """Return a classifier's probabilities, in the model's own shape."""
         if not is_classifier(self.model):
             raise AttributeError("fastact.sklearn.MLPInference: a regressor has no probabilities")
         y = self._outputs(X)

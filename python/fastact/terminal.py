@@ -36,12 +36,12 @@ def require(module: str, purpose: str, package: str = "fastact[bench]") -> Any:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at the stream, on something that knows escape sequences."""
+    """Tell whether a person looks at the stream, on something that knows escape sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def styled(text: str, style: str) -> str:
-    """The text in bold, dim or a colour, where the standard output shows colours."""
+    """Return the text in bold, dim or a colour, where the standard output shows colours."""
     shows = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if shows and style else text
 
@@ -62,7 +62,7 @@ def width() -> int:
 
 
 def paragraph(text: str, head: str = "") -> str:
-    """The text in lines no wider than the terminal, behind a head and beside its right end."""
+    """Wrap a text to the width of the terminal, indented behind a head."""
     if not (columns := width()):
         return head + text
     words, beside = " ".join(text.split()), " " * len(head)
@@ -110,7 +110,7 @@ def table(
 
 
 def _folded(header: Sequence[str], widths: Sequence[int], names: int) -> list[list[int]]:
-    """The columns of each part of a table: its names, and what fits beside them."""
+    """Return the columns of each part of a table: its names, and what fits beside them."""
     fits = width() or sum(widths) + 2 * len(widths)
     parts = [[*range(names)]]
     column = names

@@ -1,12 +1,12 @@
-"""The ops in thinc and spaCy: thinc's backend for the CPU, with some of its functions by fastact.
+"""Ops for thinc and spaCy: thinc's CPU backend, with some of its functions by fastact.
 
     from thinc.api import get_ops, set_current_ops
 
     set_current_ops(get_ops("fastact"))
 
-thinc finds it by its entry point. docs/thinc.md says which functions it replaces, and which not.
-Arguments mean what they mean in thinc. Where they make a function another one (a threshold of mish
-so low that float32 would show it), thinc's own function computes it.
+thinc finds it by its entry point. docs/thinc.md lists the functions that it replaces and those that
+it does not. Arguments mean what they mean in thinc. If they change the function (a threshold of
+mish low enough to show in float32), thinc's own function computes it.
 """
 
 from .waiting import installed
@@ -27,7 +27,7 @@ from .interop.foreign import name_of
 
 
 def _checked(function: str, *arrays: Any) -> None:
-    """Refuse a GPU's arrays: fastact would compute them, but this backend promises NumPy's."""
+    """Refuse arrays on a GPU, which fastact could compute, as this backend promises NumPy's."""
     for array in arrays:
         if not isinstance(array, np.ndarray):
             raise TypeError(
@@ -51,10 +51,10 @@ def _backward(op: Any, dY: Any, X: Any, inplace: bool, **options: Any) -> Any:
 # thinc's hard_sigmoid is min(max(0.2 x + 0.5, 0), 1), and so hardsigmoid of 1.2 x.
 _STRETCH = 1.2
 
-_EPS = 1e-8  # thinc's, of a layer norm
+_EPS = 1e-8  # thinc's eps of a layer norm
 _FLOATS = (np.float32, np.float64)
-_MOST_PIECES = 4  # of a maxout, measured with 2 and 3
-_ROWS = 128  # of a maxout at a time, which stay in the cache
+_MOST_PIECES = 4  # the most pieces of a maxout here, measured with 2 and 3
+_ROWS = 128  # rows of a maxout at a time, which stay in the cache
 
 
 def _stretched(op: Any, X: Any, inplace: bool = False) -> Any:
@@ -78,7 +78,7 @@ class FastactOps(NumpyOps):  # type: ignore[misc]
         return _backward(fa.relu, dY, Y, inplace)  # Y is positive where X is
 
     def maxout(self, X: Any) -> Any:
-        """By NumPy, piece after piece, which vectorises; thinc goes from unit to unit."""
+        """Compute maxout by NumPy, piece by piece, which vectorises; thinc goes unit by unit."""
         _checked("maxout", X)
         if X.ndim != 3 or X.dtype not in _FLOATS or not 2 <= X.shape[2] <= _MOST_PIECES:
             return super().maxout(X)
@@ -195,20 +195,20 @@ for _name, _method in vars(FastactOps).items():
 
 
 def convert(model: Any) -> int:
-    """Let a model's layer norms be computed by `fastact.layer_norm`.
+    """Let `fastact.layer_norm` compute a model's layer norms.
 
-    In place: parameters, gradients, names and saved models stay thinc's. Call it once more on a
-    model that was loaded or copied. Where the current backend is not NumPy's, it has no effect.
+    The model is changed in place: parameters, gradients, names and saved models stay thinc's. Call
+    it again on a model that was loaded or copied. With another backend it has no effect.
 
     Parameters
     ----------
     model : thinc.api.Model
-        The model, with all layers inside; of a component of spaCy's ``component.model``.
+        The model with all layers inside; for a component of spaCy, ``component.model``.
 
     Returns
     -------
     int
-        How many layers were converted now.
+        The number of layers that were converted.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def convert(model: Any) -> int:
 
 
 def forward(model: Any, X: Any, is_train: bool) -> tuple[Any, Callable[[Any], Any]]:
-    """A layer norm forward, and the function that backpropagates."""
+    """Compute a layer norm forward, and return the function that backpropagates."""
     if not isinstance(model.ops, FastactOps):
         result: tuple[Any, Callable[[Any], Any]] = layernorm.forward(model, X, is_train)
         return result

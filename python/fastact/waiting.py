@@ -1,6 +1,6 @@
-"""Bridges that wait for an object of theirs: each is imported when one arrives.
+"""Bridges that are imported when an object of their library arrives.
 
-Ops ask for them by name (`interop/handlers.py`), so that nothing that an op imports imports ops.
+Ops ask for them by name (`interop/handlers.py`), so that no import of an op imports ops.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from .interop import handlers
 
 @contextmanager
 def installed(library: str, module: str, extra: str = "") -> Iterator[None]:
-    """Let a module that can't import its library say what to install: an extra, of its name."""
+    """Let a module that can't import its library say which extra to install."""
     try:
         yield
     except ImportError as error:

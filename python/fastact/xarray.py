@@ -1,8 +1,8 @@
-"""Statistics of labelled arrays: over dimensions by their names, with labels and attributes kept.
+"""Statistics of labelled arrays over named dimensions, which keep labels and attributes.
 
-Element-wise ops need nothing of this: given a DataArray or a Dataset they return one. The functions
-here take the same, and are lazy where the data are dask's. Besides `mean`, `var`, `std`,
-`mean_var`, `sum`, `sum_squares`, `weighted` and `groupby` the module has every op of `fastact.ops`
+Element-wise ops do not need this module: for a DataArray or a Dataset they return one. Functions
+here take the same objects, and are lazy if the data are dask's. Besides `mean`, `var`, `std`,
+`mean_var`, `sum`, `sum_squares`, `weighted` and `groupby`, the module has every op of `fastact.ops`
 that is one statistic over axes, under its name, with the op's own options by keyword::
 
     import fastact.xarray as fx
@@ -43,24 +43,24 @@ _STATISTICS = {"mean", "var", "std", "sum"}
 def mean(
     obj: Any, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
 ) -> Any:
-    """The mean over dimensions; by default over all of them.
+    """Compute the mean over dimensions, by default over all of them.
 
     Parameters
     ----------
     obj : DataArray, Dataset or Variable
-        Of numbers. Of a Dataset each variable is reduced over the dimensions that it has,
-        and kept as it is if it has none of them.
+        The object, which holds numbers. Each variable of a Dataset is reduced over those of the
+        dimensions that it has, and kept unchanged if it has none of them.
     dim : str or iterable of str, optional
-        The dimensions to reduce, each of them once.
+        The dimensions to reduce, each named once.
     skipna : bool, optional
-        Leave NaN out; None: the same, as xarray's own functions take it.
+        Whether to leave NaN out, as for xarray's own functions; None does so, too.
     keep_attrs : bool, optional
-        As xarray's own functions take it.
+        Whether to keep attributes, as for xarray's own functions.
 
     Returns
     -------
     DataArray, Dataset or Variable
-        With the other dimensions, and their labels. Of a dask array it is lazy.
+        The mean, with the other dimensions and their labels. For a dask array it is lazy.
 
     Examples
     --------
@@ -81,9 +81,9 @@ def var(
     skipna: bool | None = None,
     keep_attrs: bool | None = None,
 ) -> Any:
-    """The variance over dimensions; as `mean` takes them.
+    """Compute the variance over dimensions, with the arguments of `mean`.
 
-    correction : the number that the count of elements loses; `ddof` is xarray's name of it.
+    correction : the number that is subtracted from the count of elements; xarray calls it `ddof`.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def std(
     skipna: bool | None = None,
     keep_attrs: bool | None = None,
 ) -> Any:
-    """The standard deviation over dimensions; as `var`.
+    """Compute the standard deviation over dimensions, with the arguments of `var`.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def mean_var(
     skipna: bool | None = None,
     keep_attrs: bool | None = None,
 ) -> tuple[Any, Any]:
-    """Mean and variance over dimensions; of a DataArray in one read of it.
+    """Compute mean and variance over dimensions, in one read of a DataArray.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def mean_var(
 def sum(
     obj: Any, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
 ) -> Any:
-    """The sum over dimensions; as `mean` takes them. Of no elements it is 0.
+    """Compute the sum over dimensions, with the arguments of `mean`; it is 0 for no elements.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def sum(
 def sum_squares(
     obj: Any, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: bool | None = None
 ) -> Any:
-    """The sum of the squares over dimensions; as `sum`.
+    """Compute the sum of the squares over dimensions, with the arguments of `sum`.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def sum_squares(
 
 
 def _statistic(name: str, text: str, like: Callable[..., Any] = mean) -> Callable[..., Any]:
-    """A method that reduces by a statistic; it takes what a function of this module takes."""
+    """Make a method that reduces by a statistic, with the arguments of the module's function."""
     takes = signature(like)
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
@@ -185,10 +185,10 @@ def _statistic(name: str, text: str, like: Callable[..., Any] = mean) -> Callabl
 
 
 class Weighted:
-    """Statistics in which each element counts by its weight: what `weighted` returns.
+    """Statistics in which each element counts by its weight, which `weighted` returns.
 
-    As xarray's own: `dim` may be of the weights alone, labels that only one of them has are left
-    out, the result has xarray's order of dimensions. skipna : leave NaN out; None: the same.
+    As in xarray, `dim` may be a dimension of the weights only, labels that only one of both has are
+    left out, and the result has xarray's order of dimensions. skipna : leave NaN out, the default.
     """
 
     def __init__(self, obj: Any, weights: Any) -> None:
@@ -198,7 +198,7 @@ class Weighted:
         self._own = obj.weighted(weights)  # which refuses weights that are missing
         self.obj, self.weights = obj, self._own.weights
 
-    mean = _statistic("mean", "The weighted mean; NaN where the weights add up to 0.")
+    mean = _statistic("mean", "The weighted mean, or NaN if the weights sum to 0.")
     var = _statistic("var", "The weighted variance, over the sum of the weights.")
     std = _statistic("std", "The square root of `var`.")
     sum = _statistic("sum", "The sum of each element times its weight.")
@@ -208,11 +208,11 @@ class Weighted:
     )
 
     def groupby(self, group: Any = None, **groupers: Any) -> GroupBy:
-        """The mean, var and std of groups, as `groupby` takes them; negative weights make NaN."""
+        """Group as `groupby` does, for mean, var and std; negative weights give NaN."""
         return GroupBy(self.obj, group, groupers, self)
 
     def sum_of_weights(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
-        """xarray's own sum of the weights of elements that are not NaN; NaN where that is 0."""
+        """Return xarray's sum of the weights of elements that are not NaN; a sum of 0 is NaN."""
         return self._own.sum_of_weights(None if dim is ... else dim, keep_attrs=keep_attrs)
 
     def _reduced(
@@ -232,7 +232,7 @@ _ARRAY = "<the array>"
 def _by_variable(
     where: str, obj: Any, function: Callable[[Any], Any], keep_attrs: bool | None
 ) -> Any:
-    """A function of each variable of a Dataset, or of a DataArray, which is one."""
+    """Apply a function to each variable of a Dataset, or to a DataArray."""
 
     def each(variable: Any) -> Any:
         try:
@@ -248,7 +248,7 @@ def _by_variable(
 
 
 def _weighted(name: str, skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> Any:
-    """A statistic of a variable and its weights, over dimensions that both have."""
+    """Compute a statistic of a variable and its weights, over dimensions that both have."""
     is_sum = name.startswith("sum")
     if not (is_sum or _has_negative(weights)):
         return _applied(partial(_of_weights, _op(name, skips)), [x, weights], over, False)
@@ -290,7 +290,7 @@ def _moments(skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...]) -> A
 def _moments_of_sign(
     skips: bool, x: Any, weights: Any, over: tuple[Hashable, ...], sign: int
 ) -> Any:
-    """The moments of the elements whose weight has this sign."""
+    """Compute the moments of the elements whose weight has this sign."""
 
     def moments(x: Any, **options: Any) -> tuple[Any, Any, Any]:
         m = ops["moments"](x, skipna=skips, **options)
@@ -303,21 +303,22 @@ def _moments_of_sign(
 
 
 def _has_negative(weights: Any) -> bool:
-    """Whether weights have a negative one, if they have values; lazy weights are not known."""
+    """Tell whether weights have a negative one; the values of lazy weights are not known."""
     return weights.chunks is None and weights.dtype.kind in "if" and bool((weights < 0).any())
 
 
 def weighted(obj: Any, weights: Any) -> Weighted:
-    """The object, to be reduced with weights, as xarray's own `weighted`.
+    """Prepare an object for statistics with weights, like xarray's own `weighted`.
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        As `mean` takes it.
+        The object, as for `mean`.
     weights : DataArray
-        Along dimensions that it lacks it repeats, without a copy, and so does a variable that lacks
-        some of its own. An element of weight 0 does not count, whatever it is. Negative weights
-        take away, and are read a second time; in a dask array they make NaN.
+        The weights. They repeat along dimensions that they lack, without a copy, and so do
+        variables that lack some of theirs. An element with weight 0 does not count, whatever its
+        value. Negative weights subtract their elements, with a second read; in a dask array they
+        give NaN.
 
     Examples
     --------
@@ -330,11 +331,11 @@ def weighted(obj: Any, weights: Any) -> Weighted:
 
 
 class GroupBy:
-    """Statistics of groups: what `groupby` returns.
+    """Statistics of groups, which `groupby` returns.
 
-    dim : the dimensions to reduce; by default those along which groups differ. Of labels of several
-    dimensions some may stay; where all do, the members of a group are not put together, as in
-    xarray's own. skipna : leave NaN out; None: the same.
+    dim : the dimensions to reduce; by default those along which groups differ. If labels have
+    several dimensions, some may stay; if all stay, the members of a group are not combined, as in
+    xarray. skipna : leave NaN out, the default.
     """
 
     def __init__(self, obj: Any, group: Any, groupers: Any, weighted: Any = None) -> None:
@@ -343,16 +344,14 @@ class GroupBy:
         self.obj, self._labels, self._groupers = obj, own.encoded.codes.variable, own.groupers
         self._weighted = weighted
 
-    mean = _statistic("mean", "The mean of each group; NaN where it has no elements.")
-    var = _statistic("var", "The variance of each group; correction : as xarray's `ddof`.", var)
+    mean = _statistic("mean", "The mean of each group, or NaN if it has no elements.")
+    var = _statistic("var", "The variance of each group; correction is xarray's `ddof`.", var)
     std = _statistic("std", "The square root of `var`.", std)
-    sum = _statistic(
-        "sum", "The sum of each group; NaN where it has no members, as in xarray's own."
-    )
-    sum_squares = _statistic("sum_squares", "The sum of the squares of each group; as `sum`.")
+    sum = _statistic("sum", "The sum of each group, or NaN if it has no members, as in xarray.")
+    sum_squares = _statistic("sum_squares", "The sum of the squares of each group, like `sum`.")
 
     def count(self, dim: Dims = None, *, keep_attrs: bool | None = None) -> Any:
-        """The number of elements of each group that are not NaN."""
+        """Count the elements of each group that are not NaN."""
         return self._reduced("count", dim, True, keep_attrs)
 
     def _reduced(
@@ -365,7 +364,7 @@ class GroupBy:
     ) -> Any:
         where, weighted = f"fastact.xarray.groupby.{name}", self._weighted
         if weighted is not None and name not in ("mean", "var", "std"):
-            raise TypeError(f"{where}: groups of weighted elements have mean, var and std alone")
+            raise TypeError(f"{where}: weighted groups have only mean, var and std")
         op = _op(name, _skips(where, skipna))
         own = self._labels.dims
         over = own if dim is None else _over(where, dim, (*dict.fromkeys((*self.obj.dims, *own)),))
@@ -380,7 +379,7 @@ class GroupBy:
         return found.assign_coords(self._coords())
 
     def _of_variable(self, op: Callable[..., Any], over: tuple[Hashable, ...], x: Any) -> Any:
-        """One variable by groups, whose dimensions take the place of those that they are along."""
+        """Reduce one variable by groups, whose dimensions replace those that they run along."""
         labels, weights = self._labels, []
         if self._weighted is not None:
             x, by = xr.align(x, self._weighted.weights, join="exact", copy=False)
@@ -409,7 +408,6 @@ class GroupBy:
         return found.transpose(*dict.fromkeys((*dims, *groups)))
 
     def _coords(self) -> dict[Hashable, Any]:
-        """The labels of the groups."""
         found: dict[Hashable, Any] = {}
         for one in self._groupers:
             index = one.full_index
@@ -428,7 +426,7 @@ def _of_groups(
     *weights: Any,
     axis: tuple[int, ...],
 ) -> Any:
-    """An op by groups, whose members are counted, for a sum of none is no number here."""
+    """Apply an op by groups; members are counted, because the sum of an empty group is NaN."""
     by = {"axis": axis, "by": labels, "groups": math.prod(groups)}
     y = _of_weights(op, x, *weights, **by) if weights else quietly(op, x, **by)
     members = ops["sum"](labels >= 0, **by)
@@ -437,17 +435,17 @@ def _of_groups(
 
 
 def groupby(obj: Any, group: Any = None, **groupers: Any) -> GroupBy:
-    """The object, to be reduced by groups, as xarray's own `groupby`.
+    """Prepare an object for statistics of groups, like xarray's own `groupby`.
 
     Parameters
     ----------
     obj : DataArray or Dataset
-        As `mean` takes it. A variable of a Dataset that has no dimension of the groups is reduced
-        as `mean` reduces it, over the other dimensions that `dim` names, and repeated for no group.
+        The object, as for `mean`. A Dataset's variable without a dimension of the groups is reduced
+        as by `mean`, over the other dimensions in `dim`, and is not repeated by group.
     group : str, DataArray or list of str, optional
-        As xarray's own `groupby` takes it, which finds the labels.
+        The labels, as for xarray's own `groupby`, which finds them.
     **groupers : Grouper
-        The same, of `xarray.groupers`: bins, seasons, or what `resample` has.
+        Groupers of `xarray.groupers`, for bins, seasons or resampling.
 
     Examples
     --------
@@ -473,12 +471,12 @@ def __getattr__(name: str) -> Any:
         return _reduced(name, obj, dim, False, keep_attrs, **options)
 
     reduce.__name__ = reduce.__qualname__ = name
-    reduce.__doc__ = f"`fastact.{name}` over dimensions, which `mean` takes; options by keyword."
+    reduce.__doc__ = f"`fastact.{name}` over dimensions, as for `mean`, with options by keyword."
     return reduce
 
 
 def _op(name: str, skips: bool) -> Any:
-    """The op of this name, or a function in its place that leaves NaN out."""
+    """Find the op of this name, or a function in its place that leaves NaN out."""
     if name == "count":
         return lambda x, **options: ops["sum"](x == x, **options).astype(np.int64)
     if skips and name == "mean_var":
@@ -489,7 +487,7 @@ def _op(name: str, skips: bool) -> Any:
 
 
 def _skips(where: str, skipna: bool | None) -> bool:
-    """Whether NaN is left out: by default it is."""
+    """Tell whether NaN is left out, which is the default."""
     return skipna is None or validate.flag(where, "skipna", skipna)
 
 
@@ -501,7 +499,6 @@ def _reduced(
     keep_attrs: bool | None,
     **options: Any,
 ) -> Any:
-    """An op over dimensions."""
     where = f"fastact.xarray.{name}"
     _check_object(where, obj)
     over = _over(where, dim, tuple(obj.dims), once=not isinstance(obj, xr.Dataset))
@@ -515,9 +512,9 @@ def _reduced(
 def _over(
     where: str, dim: Dims, dims: tuple[Hashable, ...], *, once: bool = True
 ) -> tuple[Hashable, ...]:
-    """The dimensions that `dim` names, of those that there are.
+    """Find the dimensions that `dim` names among the existing ones.
 
-    once : each of them once; xarray's own refuse no repetition for a Dataset and with weights.
+    once : whether to refuse repetitions; xarray allows them for a Dataset and with weights.
     """
     if dim is None or dim is ...:
         named = dims
@@ -578,7 +575,7 @@ def _applied(
     keep_attrs: bool | None,
     results: int = 1,
 ) -> Any:
-    """Over the last axes, to which `apply_ufunc` moves these dimensions without a copy."""
+    """Reduce the last axes, to which `apply_ufunc` moves these dimensions without a copy."""
     return xr.apply_ufunc(
         function,
         *arrays,
@@ -591,7 +588,7 @@ def _applied(
 
 
 def _repeated(array: Any, like: Any, dims: Iterable[Hashable]) -> Any:
-    """The array, as long as another one along the dimensions that it lacks: a view."""
+    """Return a view of the array with another one's lengths along dimensions that it lacks."""
     return array.expand_dims({one: like.sizes[one] for one in dims if one not in array.dims})
 
 

@@ -347,7 +347,7 @@ def test_groups_refused():
     words = r"groupby\.mean: dim must be of 'a', 'time', 'b', got 'z'"
     refused(words, fx.groupby(x, "month").mean, "z", error=ValueError)
     by_weight = fx.weighted(x, xr.ones_like(x.time, float)).groupby("month")
-    refused("weighted elements have mean, var and std alone", by_weight.sum)
+    refused("weighted groups have only mean, var and std", by_weight.sum)
     kept = xr.Dataset({"x": x, "text": ("a", list("ab"))})
     assert fx.groupby(kept, "month").mean()["text"].to_numpy().tolist() == ["a", "b"]
 

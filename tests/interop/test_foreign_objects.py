@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "masked": (np.ma.ones(3), TypeError, "must be a plain array, got a masked one"),
     "a mask": (np.ma.masked, TypeError, "must be a plain array, got a masked one"),
     "made masked": (Masking(), TypeError, "must be a plain array, got a masked one"),
-    "broken": (Broken(), TypeError, "must be an array or what NumPy .* no values today"),
+    "broken": (Broken(), TypeError, "must be an array or convertible by NumPy.* no values today"),
     "text": ("1.5", TypeError, ARRAY + "'1.5'"),
     "bytes": (b"12", TypeError, ARRAY + "b'12'"),
     "array of text": (np.array(["1.5"]), TypeError, DTYPE + "str"),
@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "list of tensors": (
         [torch.ones(())], TypeError, r"must be .* list of numbers, got a list with torch\.Tensor",
     ),
-    "ragged": ([[1, 2], [3]], ValueError, "must be an array or what NumPy makes one of"),
+    "ragged": ([[1, 2], [3]], ValueError, "must be an array or convertible by NumPy"),
     "cyclic": (cyclic, ValueError, "must be no deeper than 64 lists"),
 }  # fmt: skip
 

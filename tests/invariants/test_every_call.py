@@ -378,7 +378,7 @@ def test_outputs_that_are_none(op: Any, way: dict[str, Any], place: Framework, d
             skips = is_back and len(op.gradients) > 1
             for wanted in product(*((False, True)[: 1 + (a is not None)] for a in expected)):
                 if skips and not any(wanted):
-                    with pytest.raises(ValueError, match="out must have an array for one gradient"):
+                    with pytest.raises(ValueError, match="an array for at least one gradient"):
                         there(out=(None,) * len(expected))
                     continue
                 kept = [

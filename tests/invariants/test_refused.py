@@ -131,7 +131,7 @@ def test_outputs(op, entry):
             right.refuses(ValueError, r"out\[.*must not share memory", out=(*out,))
     if len(right.models) > 1 and entry == "backward":
         none = (None,) * len(right.models)
-        right.refuses(ValueError, "out must have an array for one gradient", out=none)
+        right.refuses(ValueError, "out must have an array for at least one gradient", out=none)
     elif len(right.models) > 1:
         right.refuses(ValueError, "a tuple of", out=held)
     for name, array in right.arrays.items():
@@ -209,12 +209,12 @@ def wrong_options(op: Any, entry: str) -> Iterator[tuple[dict[str, Any], type[Ex
         ({"by": 1}, TypeError, "by must be an array, got 1"),
         *(({"by": labels + far, "out": None}, ValueError, "by must hold groups from")
           for far in (3, -2, 2**63 - 1, -(2**63))),
-        ({"by": None}, TypeError, "groups, .* must come with by"),
+        ({"by": None}, TypeError, "groups must come with by"),
         ({"groups": -1}, ValueError, "groups must not be neg.* got -1"),
         ({"groups": 10**400}, ValueError, "groups must be an int.* from"),
         ({"groups": 2.5}, TypeError, "groups must be an integer, got 2.5"),
         ({"keepdims": True}, ValueError, "keepdims must be"),
-        ({"axis": ()}, ValueError, "axis that is reduced"),
+        ({"axis": ()}, ValueError, "axis to reduce"),
     ]  # fmt: skip
     takes = "by" in op.entry_points[entry].defaults and entry != "backward"
     for changed, error, words in groups if takes else ():

@@ -133,7 +133,7 @@ GATED_AND_GATES: list[Row] = [
      partial(fa.gru_gates.backward, X, f32(2, 9), *GRU[1:])),
     (TypeError, "recurrent must be an array, as forward saved it with recompute=True",
      partial(fa.gru_gates.backward, X, *GRU, recompute=True)),
-    (ValueError, r"out\[2\] must be None, for there is no bias",
+    (ValueError, r"out\[2\] must be None, as there is no bias",
      partial(fa.lstm_gates.backward, X, None, *LSTM, out=(None, None, f32(12)))),
 ]  # fmt: skip
 
@@ -182,7 +182,7 @@ NORMS: list[Row] = [
      partial(fa.batch_norm, X, B4, W)),
     (ValueError, "running_mean must not share memory with running_var",
      partial(fa.batch_norm, X, W, W, training=True)),
-    (ValueError, "x must have more than one value a channel in training",
+    (ValueError, "x must have more than one value per channel in training",
      partial(fa.batch_norm, X[:1], f32(3), W, training=True)),
     (ValueError, r"rstd must have shape \(1, 3\), got \(3, 1\)",
      partial(fa.batch_norm.backward, X, X, MEAN, f32(3, 1))),
@@ -254,7 +254,7 @@ SOFTMAX: list[Row] = [
      partial(fa.softmax, SCORES, sink=SINK.astype(HALF))),
     (TypeError, r"sink must be an array, got 1\.0", partial(fa.softmax, SCORES, sink=1.0)),
     (TypeError, "unexpected keyword argument 'sink'", partial(fa.log_softmax, SCORES, sink=SINK)),
-    (ValueError, r"out\[1\] must be None, for there is no sink",
+    (ValueError, r"out\[1\] must be None, as there is no sink",
      partial(fa.softmax.forward, SCORES, out=(f32(2, 3, 4), f32(2, 3)))),
     (TypeError, "share must be given with sink",
      partial(fa.softmax.backward, SCORES, SCORES, SINK)),

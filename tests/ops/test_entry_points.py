@@ -64,7 +64,7 @@ def test_outputs_of_entry_points_that_one_op_alone_has():
         found = fa.batch_norm.backward_reduce(dy, x, x[0], x[1], out=(one, other))
         assert found[1 - k] is None
         np.testing.assert_array_equal(found[k], sums[k])
-    with pytest.raises(ValueError, match="out must have an array for one gradient"):
+    with pytest.raises(ValueError, match="out must have an array for at least one gradient"):
         fa.batch_norm.backward_reduce(dy, x, x[0], x[1], out=(None, None))
     value, dx = fa.sum_squares.value_and_grad(x, out=(None, x))
     assert dx is x

@@ -130,9 +130,9 @@ def test_axes(value):
         ((2.0,), TypeError, "a tuple of integers"),
         (BIG, TypeError, "a tuple of integers, got ndarray of float64"),
         ((2, -1), ValueError, r"no negative length, got \(2, -1\)"),
-        ((2**70,), ValueError, r"of less than 2\*\*58 elements"),
-        ((2**31, 2**31), ValueError, r"of less than 2\*\*58 elements"),
-        ((0, 2**62), ValueError, r"of less than 2\*\*58 elements"),
+        ((2**70,), ValueError, r"fewer than 2\*\*58 elements"),
+        ((2**31, 2**31), ValueError, r"fewer than 2\*\*58 elements"),
+        ((0, 2**62), ValueError, r"fewer than 2\*\*58 elements"),
     ],
 )
 def test_shapes(value, error, words):

@@ -60,7 +60,7 @@ def test_a_converted_network_is_the_same_network():
         "3": "Conv2d with LeakyReLU(negative_slope=0.2)",
         "6.0": "Linear with GELU(approximate='tanh')",
     }
-    assert report.left == {"6.2": "Dropout: its random numbers are others than torch's"}
+    assert report.left == {"6.2": "Dropout: its random numbers differ from torch's"}
     assert type(model[8]) is nn.Linear
     assert type(model[2]) is type(model[4]) is nn.Identity
     assert all(p is parameters[name] for name, p in model.named_parameters())
@@ -356,7 +356,7 @@ def test_what_revert_leaves():
         "2": "it is in several places",
         "4": "its activation was given to it, not taken from behind it",
         "5": "Lisht: torch has no such class",
-        "6": "Sigmoid: its forward is another one",
+        "6": "Sigmoid: its forward was replaced",
         "7.0": "its activation was given to it, not taken from behind it",
     }
     assert torch.equal(model(torch.ones(2, 4)), before)

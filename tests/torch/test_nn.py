@@ -269,7 +269,7 @@ def test_a_threshold_is_torchs(threshold):
         (lambda: fnn.LayerNorm(()), (3,), r"LayerNorm: input must end with shape \(\), got \(3,\)"),
         (lambda: fnn.RMSNorm(3, elementwise_affine=False), (3, 4), r"RMSNorm: input must end"),
         (lambda: fnn.InstanceNorm1d(3), (2, 3, 1), "InstanceNorm1d: input must have more than one"),
-        (lambda: fnn.BatchNorm1d(3), (1, 3), "more than one value a channel in training"),
+        (lambda: fnn.BatchNorm1d(3), (1, 3), "more than one value per channel in training"),
         (lambda: fnn.GroupNorm(2, 2), (1, 2), "GroupNorm: input must have more than one value"),
         (lambda: fnn.BatchNorm2d(3), (2, 3), "expected 4D input"),
         (lambda: fnn.Softmax2d(), (2, 3), "Softmax2d: input must have three axes or four, got"),

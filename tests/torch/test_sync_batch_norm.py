@@ -191,7 +191,7 @@ def test_one_value_a_channel_in_all_processes(found):
     for process in found:
         kind, message, _ = process["one value"]
         assert kind == "ValueError"
-        assert "more than one value a channel in training, got 1 in all processes" in message
+        assert "more than one value per channel in training, got 1 in all processes" in message
 
 
 def test_a_process_that_is_missing(found):

@@ -83,7 +83,7 @@ class TimedCall:
     ) -> None:
         self.op, self.entry, self.named, self.incoming = op, entry, named, incoming
         self.fresh = cases.bound(op, entry, named, incoming)
-        # Of an array without axes NumPy makes a number.
+        # NumPy turns an array without axes into a number.
         made = (np.asarray(y) if isinstance(y, np.generic) else y for y in arrays_of(self.fresh()))
         self.out: tuple[Any, ...] = (*made,)
         self.ours = partial(self.fresh, out=self.out if len(self.out) > 1 else self.out[0])
@@ -228,7 +228,7 @@ def measure(
     with num_threads(threads), np.errstate(all="ignore"):
         theirs, left_out = asked(options.peers, partial(call_of_peer, work, threads))
         samples = take_turns(calls | theirs, options.seconds)
-    # What the call reads and writes, over what the copy moves.
+    # The copy's time is scaled to the bytes that the call reads and writes.
     moved = sum(a.nbytes for a in (*work.read, *work.out) if a is not None) / (2 * source.nbytes)
     samples[COPY] = [sample * moved for sample in samples[COPY]]
     what = " × ".join(f"{n:,}" for n in shape)

@@ -117,7 +117,7 @@ def _once(call: Call, limit: float) -> float:
 
 
 def _goes_on(name: str, theirs: Sequence[float], ours: Sequence[float], late: bool) -> bool:
-    """Whether one round more can tell more of whoever took so long in those up to now."""
+    """Tell whether one round more can tell more of whoever took so long in those up to now."""
     rounds = len(theirs)
     if name in _BESIDE:
         return rounds < FEW_ROUNDS or not late
@@ -171,7 +171,6 @@ class Row:
 
 
 def first_line(error: Exception) -> str:
-    """An error in one line."""
     return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
 
 

@@ -42,7 +42,7 @@ are wrong. The rest: numbers of inputs by error in ULP."""
 
 
 def _where(x: float, dtype: str) -> str:
-    """An input in decimal, and in float32 as bits."""
+    """Return an input in decimal, and in float32 as bits."""
     if dtype != "float32":
         return repr(x)
     return f"{x:.9g} 0x{int(np.float32(x).view(np.uint32)):08x}"
@@ -51,7 +51,7 @@ def _where(x: float, dtype: str) -> str:
 def _add(
     report: Report, case: tuple[str, str, str, str], tally: Tally, limit: float | None
 ) -> None:
-    """A row of the table: op, direction, dtype, by whom; held to `limit` ULP, if any."""
+    """Add a row to the table: op, direction, dtype, by whom; held to `limit` ULP, if any."""
     where = _where(tally.counted_at, case[2])
     report.rows.append(
         [
@@ -74,7 +74,7 @@ def _add(
 
 
 def derivative(op: Any, saved: NDArray[Any], **parameters: Any) -> NDArray[Any]:
-    """The derivative of an activation: its backward pass for a gradient of one.
+    """Return the derivative of an activation: its backward pass for a gradient of one.
 
     saved : x, or y of an op that saves y: its derivative is judged as a function of that.
     """
@@ -91,11 +91,10 @@ class Subject:
     chosen: dict[str, Any]
 
     def both(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The op and its derivative."""
         return self.op(x, **self.chosen), derivative(self.op, x, **self.chosen)
 
     def exact(self, function: Callable[..., Any]) -> Callable[[Any], Any]:
-        """A function of the oracle, as a function of x."""
+        """Return a function of the oracle, as a function of x."""
         return lambda x: function(self.op.name, x, **self.chosen)
 
 
@@ -114,7 +113,7 @@ def ours(subject: Subject, isa: str) -> Contender:
 
 
 def _numpy(subject: Subject) -> Contender:
-    """The textbook's formulas, as NumPy evaluates them for float32."""
+    """Return the textbook's formulas, as NumPy evaluates them for float32."""
     by_saved = formulas.DERIVATIVE | formulas.DERIVATIVE_BY_VALUE
     of = {"forward": formulas.FORWARD, "derivative": by_saved}
 
@@ -161,12 +160,12 @@ def _contenders(
 
 
 def _limits(op: Any) -> dict[str, float]:
-    """The bounds in ULP."""
+    """Return the bounds in ULP."""
     return dict(zip(DIRECTIONS, (op.bounds.forward_ulp, op.bounds.derivative_ulp), strict=True))
 
 
 def _allowed(op: Any) -> dict[str, float]:
-    """The absolute errors that are allowed whatever they are in ULP."""
+    """Return the absolute errors that are allowed whatever they are in ULP."""
     return {direction: op.bounds.absolute(np.float32, direction) for direction in DIRECTIONS}
 
 
@@ -291,7 +290,7 @@ def _float64_sample(points: int) -> Float64s:
 
 
 def _check_float64(subject: Subject, options: Options, report: Report) -> None:
-    """A sample of float64 inputs against arbitrary precision."""
+    """Check a sample of float64 inputs against arbitrary precision."""
     try:
         importlib.import_module("mpmath")
     except ImportError:
@@ -361,7 +360,7 @@ def summary(rows: list[list[str]]) -> str:
 
 
 def gist(op: Any, rows: list[list[str]]) -> dict[str, str]:
-    """The largest errors among an op's rows beside what is allowed, by what they are of."""
+    """Return the largest errors among an op's rows beside what is allowed, by what they are of."""
     found = {}
     for direction, limit in _limits(op).items():
         most = max(float(row[5]) for row in rows if row[1] == direction)

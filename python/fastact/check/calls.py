@@ -103,7 +103,7 @@ def check_of(
     but: tuple[type, ...] = (),
     allowed: Mapping[str, float] = MappingProxyType({}),
 ) -> Check:
-    """A check whose table has the worst errors over calls: a row for each way and dtype.
+    """Return a check whose table has the worst errors over calls: a row for each way and dtype.
 
     names : what tells a way from the others. columns : the arrays whose errors are judged together:
     "results" are all of the op's, and so are "saves" and "gradients". allowed : the largest error
@@ -120,7 +120,7 @@ def check_of(
                 progress.advance(1)
 
     def worst(op: Any, calls: Sequence[Call], options: Options) -> dict[str, dict[str, float]]:
-        """The worst error of each column, by the instruction set."""
+        """Return the worst error of each column, by the instruction set."""
         arrays = {
             column: {n for name in names for n in getattr(op, name, (name,))}
             for column, names in columns.items()

@@ -60,7 +60,7 @@ class Check:
     but: tuple[type, ...] = ()  # the classes of bounds that they do not state
 
     def knows(self, op: Any) -> bool:
-        """Whether an op is of this kind."""
+        """Tell whether an op is of this kind."""
         bounds = getattr(op, "bounds", None)
         return isinstance(bounds, self.of) and not isinstance(bounds, self.but)
 
@@ -115,7 +115,6 @@ def near_1e30(rng: np.random.Generator, *shape: int) -> Float64s:
 
 
 def dtypes(report: Report) -> list[np.dtype[Any]]:
-    """The dtypes in which ops are checked."""
     found: list[Any] = [np.float64, np.float32, np.float16]
     try:
         found.append(importlib.import_module("ml_dtypes").bfloat16)

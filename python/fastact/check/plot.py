@@ -19,7 +19,7 @@ _LINE = 0.2  # inches
 
 
 def _over_x(curves: Sequence[Curve], file: Path) -> Path:
-    """The worst error in each interval of x, a panel for each activation and direction."""
+    """Return the worst error in each interval of x, a panel for each activation and direction."""
     across = next(columns for columns, most in _COLUMNS.items() if len(curves) <= most)
     down = -(-len(curves) // across)
     wide, high = (5.5, 3.6) if across == 2 else (3.2, 2.4)

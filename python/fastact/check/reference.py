@@ -34,7 +34,7 @@ BUDGET = 2.0**-5
 
 
 def wide(dtype: Any) -> Any:
-    """The type in which what a dtype gives is judged."""
+    """Return the type in which what a dtype gives is judged."""
     return np.longdouble if np.dtype(dtype) == np.float64 else np.float64
 
 
@@ -71,7 +71,7 @@ _PI = _LONG("3.14159265358979323846264338327950288")
 
 
 def _npdf(x: Any) -> Any:
-    """The density of normal numbers; the error of a square would be multiplied by it."""
+    """Return the density of normal numbers; the error of a square would be multiplied by it."""
     high = x.astype(np.float32).astype(_LONG)  # whose square is exact
     return np.exp(-high * high / 2) * np.exp((high - x) * (high + x) / 2) / np.sqrt(2 * _PI)
 
@@ -156,7 +156,7 @@ def derivative_by_saved_mp(name: str, x: float, **parameters: Any) -> Any:
 
 
 def along(bias: Any, ndim: int, axis: int) -> Any:
-    """A bias as it broadcasts against an array whose axis `axis` it belongs to."""
+    """Return a bias as it broadcasts against an array whose axis `axis` it belongs to."""
     return np.expand_dims(bias, tuple(i for i in range(ndim) if i != axis % ndim))
 
 
@@ -164,7 +164,7 @@ def along(bias: Any, ndim: int, axis: int) -> Any:
 
 
 def average(x: Any, axes: tuple[int, ...]) -> Any:
-    """The mean over `axes`, which stay with length 1, in x's dtype; added up in long double.
+    """Return the mean over `axes`, which stay with length 1, in x's dtype; added up in long double.
 
     Of no elements 0, without NumPy's warning.
     """
@@ -213,7 +213,7 @@ def statistics(
 
 
 def shares(actual: Any, exact: Any, allowed: Any) -> Any:
-    """The errors divided by their bounds; infinite where one alone is no number.
+    """Return the errors divided by their bounds; infinite where one alone is no number.
 
     A value that is too large for the dtype of `actual`, or nearly, may be infinite, of either sign
     where the bound reaches past both ends.
@@ -338,7 +338,7 @@ def scales(y: Any, dtype: str, per: str | int) -> Any:
 
 
 def codes(y: Any, scale: Any, dtype: str) -> Any:
-    """The codes of an op's value; float8 as uint8, by the table of ml_dtypes.
+    """Return the codes of an op's value; float8 as uint8, by the table of ml_dtypes.
 
     The nearest number of the table, and of two the one with the even code.
     """

@@ -87,7 +87,6 @@ _COLUMNS = [*_ANY, *_OF_SUMS, *_OF_MOMENTS, _ONE]
 
 
 def _data(op: Any, dtype: np.dtype[Any]) -> dict[str, Make]:
-    """The data on which an op is checked."""
     more: dict[str, Make] = {}
     if is_sum(op):
         has_both_signs = float(term_of(op)(np.float64(-1.0))) < 0
@@ -99,7 +98,7 @@ def _data(op: Any, dtype: np.dtype[Any]) -> dict[str, Make]:
 
 
 def _scaled(rows: Float64s, term: Callable[[Any], Any], dtype: np.dtype[Any]) -> Float64s:
-    """The rows, by a power of two so small that no sum of their terms leaves the dtype."""
+    """Return the rows, by a power of two so small that no sum of their terms leaves the dtype."""
     while np.abs(term(rows)).sum(axis=1).max(initial=0.0) > largest(dtype) / 4:
         rows = rows / 2
     return rows
@@ -149,7 +148,7 @@ _LAYOUTS: dict[str, Callable[[Draw, int], list[Summed]]] = {
 
 
 def _options_of(op: Any, x: NDArray[Any], axes: tuple[int, ...]) -> dict[str, Any] | None:
-    """The options of a call that sums over these axes; None where an op has none."""
+    """Return the options of a call that sums over these axes; None where an op has none."""
     if reduces(op):
         return {"axis": axes}
     if len(axes) == x.ndim:
@@ -235,7 +234,7 @@ def _arrays(
     arrange: Callable[[Draw, int], list[Summed]],
     size: int,
 ) -> Iterator[tuple[str, list[Summed]]]:
-    """The kinds of data, each with its arrays."""
+    """Return the kinds of data, each with its arrays."""
     for data, make in _data(op, dtype).items():
         yield data, arrange(partial(_draw, op, make, dtype), size)
     if len(op.results) > 1 and layout in ("rows", "columns"):

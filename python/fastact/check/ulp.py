@@ -233,6 +233,5 @@ def _corners_float32() -> Float32s:
 
 
 def in_batches(x: Float32s) -> Iterator[Float32s]:
-    """Split one array."""
     for begin in range(0, x.size, BATCH):
         yield x[begin : begin + BATCH]

@@ -35,7 +35,7 @@ def results(op: Any, named: Named, m: Operations) -> tuple[Any, ...]:
 def gradients(
     op: Any, incoming: Sequence[Any], named: Named, m: Operations, wanted: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The gradients by the argument's name; named: what `forward` saved, and options.
+    """Return the gradients by the argument's name; named: what `forward` saved, and options.
 
     wanted : of these arguments; none: of all that have one in `backward`.
     """
@@ -61,7 +61,7 @@ def standing(op: Any, name: str, named: Named) -> str | None:
 
 
 def by_value(op: Any, named: Named) -> bool:
-    """Whether gradients are found by what `forward` made, not by its arguments."""
+    """Tell whether gradients are found by what `forward` made, not by its arguments."""
     return (
         op.family in _BY_SAVED
         and ("y" in named or "gates" in named)
@@ -70,7 +70,7 @@ def by_value(op: Any, named: Named) -> bool:
 
 
 def arguments(op: Any, incoming: Sequence[Any], named: Named, m: Operations) -> Named:
-    """The arguments of a call, by what it saved; what was not saved changes nothing."""
+    """Return the arguments of a call, by what it saved; what was not saved changes nothing."""
     first = op.entry_points["call"].arrays[0]
     if "shape" in op.saves:
         (dy,) = incoming

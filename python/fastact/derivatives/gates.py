@@ -15,7 +15,6 @@ Named = Mapping[str, Any]
 
 
 def results(op: Any, of: Named, m: Any) -> tuple[Any, ...]:
-    """Compute a call's results."""
     k, before = activated(op, of, m), of[op.state]
     if "o" in k:
         c = k["f"] * before + k["i"] * k["g"]
@@ -26,13 +25,13 @@ def results(op: Any, of: Named, m: Any) -> tuple[Any, ...]:
 
 
 def kept(op: Any, of: Named, m: Any) -> Any:
-    """The activated gates of a call, packed as they are saved."""
+    """Return the activated gates of a call, packed as they are saved."""
     k = activated(op, of, m)
     return m.concat([k[letter] for letter in _letters(op, of)])
 
 
 def activated(op: Any, of: Named, m: Any) -> dict[str, Any]:
-    """The gates of a call, by their letters."""
+    """Return the gates of a call, by their letters."""
     letters = _letters(op, of)
     packed = [letter for letter in letters if letter != "q"]
 
@@ -50,7 +49,7 @@ def activated(op: Any, of: Named, m: Any) -> dict[str, Any]:
 
 
 def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Any) -> dict[str, Any]:
-    """The gradients by the argument's name; named: what `forward` saved, and options.
+    """Return the gradients by the argument's name; named: what `forward` saved, and options.
 
     incoming : the results' gradients, and then, where there is one, the activated gates'.
     """
@@ -84,7 +83,7 @@ def gradients(op: Any, incoming: Sequence[Any], named: Named, m: Any) -> dict[st
 
 
 def _letters(op: Any, named: Named) -> str:
-    """The gates that are saved, in their order."""
+    """Return the gates that are saved, in their order."""
     order: str = named.get("order", op.kept)
     return order if "g" in order else order.replace("c", "g")
 
@@ -95,6 +94,6 @@ def _parts(packed: Any, letters: Sequence[str]) -> dict[str, Any]:
 
 
 def _slope(letter: str, k: Named) -> Any:
-    """The derivative of a gate, of its value: of a tanh or a sigmoid."""
+    """Return the derivative of a gate, of its value: of a tanh or a sigmoid."""
     s = k[letter]
     return 1 - s * s if letter in "gn" else s * (1 - s)

@@ -113,7 +113,7 @@ def _minus(d: Any) -> Any:
 
 
 def raw(value: Any) -> Any:
-    """The array of a value, or what has none itself."""
+    """Return the array of a value, or what has none itself."""
     return value.array if isinstance(value, Value) else value
 
 
@@ -159,7 +159,7 @@ class Graph:
         return Value(self, array, *(edge(*part) for part in parts))
 
     def fitted(self, d: Any, shape: Shape) -> Any:
-        """The sum over the axes along which an array of this shape was repeated."""
+        """Return the sum over the axes along which an array of this shape was repeated."""
         if tuple(d.shape) == tuple(shape):
             return d
         more = len(d.shape) - len(shape)
@@ -167,7 +167,7 @@ class Graph:
         return self.sum(d, (*range(more), *over)).reshape(shape)
 
     def expanded(self, x: Any, shape: Shape) -> Any:
-        """An array, repeated to a shape."""
+        """Return an array, repeated to a shape."""
         if tuple(x.shape) == tuple(shape):
             return x
         array = self.m.expanded(raw(x), tuple(shape))
@@ -245,7 +245,7 @@ class Graph:
         return [found[v.order] if v.order in found else self.zeros(v.shape, v) for v in by]
 
     def push(self, made: Sequence[Any], by: Sequence[Value], tangents: Sequence[Any]) -> list[Any]:
-        """The tangents of others that are made of these values, by their tangents."""
+        """Return the tangents of others that are made of these values, by their tangents."""
         found: dict[int, Any] = {}
         for value, t in zip(by, tangents, strict=True):
             found[value.order] = found[value.order] + t if value.order in found else t

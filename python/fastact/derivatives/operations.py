@@ -50,7 +50,6 @@ class Operations:
         return self.xp.mul(x, y, out=into) if self._is_torch else x * y
 
     def less(self, x: Any, y: Any, into: Any) -> Any:
-        """x - y, likewise."""
         return self.xp.sub(x, y, out=into) if self._is_torch else x - y
 
     def add_product(self, x: Any, a: Any, b: Any) -> Any:
@@ -105,13 +104,13 @@ class Operations:
         return made
 
     def cast(self, value: Any, like: Any) -> Any:
-        """An array in another one's dtype."""
+        """Return an array in another one's dtype."""
         if value.dtype == like.dtype:
             return value
         return value.to(like.dtype) if self._is_torch else value.astype(like.dtype)
 
     def wide(self, value: Any, is_double: bool = False) -> Any:
-        """An array of 16 bits in float32, in which such data is computed; all else as it is.
+        """Return an array of 16 bits in float32, in which such data is computed; all else as it is.
 
         is_double : floating-point arrays are in float64 instead, whose range the results have.
         """
@@ -123,7 +122,7 @@ class Operations:
         return value.astype(np.float64 if is_double else np.float32)
 
     def own(self, value: Any, like: Any) -> Any:
-        """An array of the caller's, with these values and the dtype of another one."""
+        """Return an array of the caller's, with these values and the dtype of another one."""
         if self._is_torch:
             return value.to(like.dtype, copy=True)
         made = self.xp.array(value, dtype=like.dtype)

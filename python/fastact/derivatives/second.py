@@ -21,7 +21,7 @@ Found = tuple[list[Any], dict[str, Any]]
 def second(
     op: Any, ddx: Named, incoming: Sequence[Any], named: Named, m: Any, *, wants_dy: bool = True
 ) -> Found:
-    """The gradients of `backward`: for each of `incoming`, and by the names of saved arrays.
+    """Return the gradients of `backward`: for each of `incoming`, and by the names of saved arrays.
 
     ddx : what comes back to gradients, by the names of their arguments. incoming : what came back
     to the results, None for 0. wants_dy : False: the gradient of the first of them may be anything.
@@ -65,7 +65,7 @@ def tangents(op: Any, given: Named, named: Named, m: Any, *, keeps: bool = False
 def changes(
     op: Any, names: Sequence[str], incoming: Sequence[Any], named: Named, moved: Found, m: Any
 ) -> list[Any]:
-    """The tangents of gradients, as `incoming` and saved arrays change, None for 0."""
+    """Return the tangents of gradients, as `incoming` and saved arrays change, None for 0."""
     g = Graph(m)
     dys, saved = _values(g, incoming), _saved(op, named, g)
     found = formulas.gradients(op, dys, {**named, **saved}, g)
@@ -79,7 +79,7 @@ def _values(g: Graph, arrays: Sequence[Any]) -> list[Value | None]:
 
 
 def _saved(op: Any, named: Named, g: Graph) -> dict[str, Value]:
-    """The saved arrays that have a gradient."""
+    """Return the saved arrays that have a gradient."""
     composed = (n for n in spec_of(op).composed if "float" in str(getattr(named[n], "dtype", "")))
     names = (*(n for n in op.moving if hasattr(named.get(n), "shape")), *composed)
     return {n: g.value(named[n]) for n in names}

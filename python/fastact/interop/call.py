@@ -75,9 +75,9 @@ class Call:
             validate.one_framework(where, frameworks)
         if self.framework.name == "torch" and foreign.is_traced():
             raise TypeError(
-                f"{where}: a tracer of torch, as of torch.jit.trace and make_fx, can't keep this "
-                f"call and would take its result for a constant; call the op itself, and let torch "
-                f"find gradients"
+                f"{where}: tracers of torch, such as torch.jit.trace and make_fx, can't record "
+                f"this call and would make its result a constant; call the op itself, and let "
+                f"torch find gradients"
             )
         self.arrays: dict[str, Any] = {}
         self.views: dict[str, View] = {}
@@ -202,7 +202,7 @@ class Call:
             draft.operand(view, array)
 
     def _number(self, name: str, value: float, role: Role, data: View) -> View:
-        """A number in the place of an array: of the data's shape, or of one that repeats."""
+        """Return a number in the place of an array: of the data's shape, or of one that repeats."""
         if validate.is_flag(self.where, name, value, role, data.dtype_name):
             return self.repeated(value, View.from_numpy(np.asarray(value)))
         return self.repeated(value, data.shaped(()) if role.number else data)
@@ -213,7 +213,7 @@ class Call:
         return self.place.device[0] != devices.CPU
 
     def repeated(self, value: float, like: View) -> View:
-        """A number as an array of another one's shape and dtype."""
+        """Return a number as an array of another one's shape and dtype."""
         element = one_element(value, like.dtype_name)
         if self.place.device[0] == devices.CPU:
             view = View.from_numpy(element).repeats(like)
@@ -259,7 +259,7 @@ class Call:
         loop.run(self.stream)
 
     def _collect(self, work: Callable[[int, int], None], part: int, thread: int) -> list[Any]:
-        """The native functions that `work` would run."""
+        """Return the native functions that `work` would run."""
         found = self._collected = []
         try:
             work(part, thread)
@@ -279,7 +279,7 @@ class Call:
         grouped: tuple[int, ...] = (),
         given: Any = None,
     ) -> tuple[View, Any]:
-        """The output's view, and what `result` makes the caller's array of.
+        """Return the output's view, and what `result` makes the caller's array of.
 
         like: the input whose dtype and whose shape it has unless others are given.
         in_place: `out` may be one of the inputs; False where the inputs are saved.
@@ -291,7 +291,7 @@ class Call:
             if not self.framework.makes_arrays:
                 raise TypeError(
                     f"{self.where}: {name} must be given, for {self.framework.name} has no "
-                    f"from_dlpack to make an array by"
+                    f"from_dlpack to make an array with"
                 )
             view, made = self.framework.output(model, self.arrays[like], self.place)
             if self._draft is not None:
@@ -315,7 +315,7 @@ class Call:
         dtype: int | None,
         grouped: tuple[int, ...] = (),
     ) -> View:
-        """A model of an output, without memory, by the arguments that `output` takes."""
+        """Return a model of an output, without memory, by the arguments that `output` takes."""
         model = self.views[like]
         if grouped:  # the groups' axis stands in the place of the last of them
             others = (axis for axis in range(model.ndim) if axis not in grouped)
@@ -341,7 +341,7 @@ class Call:
             )
 
     def writes(self, name: str, view: View, array: Any) -> None:
-        """The kernels write this array of the caller's."""
+        """Note that kernels write this array of the caller."""
         if foreign.requires_grad(array):
             raise foreign.gets_no_gradient(self.where, name)
         self._targets.append(array)
@@ -358,7 +358,7 @@ class Call:
     def temporary(
         self, like: str, shape: tuple[int, ...] | None = None, dtype: int | None = None
     ) -> View:
-        """An array for the time of the call, of an input's dtype and shape or of others."""
+        """Return an array for the time of the call, of an input's dtype and shape or of others."""
         model = self.model(like, shape, dtype)
         view, memory = self.framework.output(model, self.arrays[like], self.place)
         return self._temporary(view, memory)
@@ -370,7 +370,7 @@ class Call:
         return view
 
     def result(self, out: Any, made: Any) -> Any:
-        """The caller's array: `out` where it was given, else the framework's array of `made`."""
+        """Return the caller's array: `out` if given, else the framework's array of `made`."""
         if out is not None:
             return out
         kept = (*self.views.values(), *self.scratch)
@@ -380,20 +380,20 @@ class Call:
         return finished
 
     def seen_as(self, array: Any, dtype: Any) -> Any:
-        """An array that `result` gave, as another dtype of as many bytes."""
+        """Return an array that `result` gave, as another dtype of as many bytes."""
         seen = array.view(dtype)
         if self._draft is not None:
             self._draft.seen_as(array, seen, dtype)
         return seen
 
     def scale(self, view: View, array: Any) -> bool:
-        """Whether scales are positive and finite, which repeated calls ask, too."""
+        """Tell whether scales are positive and finite, which repeated calls ask, too."""
         if self._draft is not None:
             self._draft.scale(view, array)
         return not self.framework.computes or _cpu.are_scales(view)
 
     def reads_values(self) -> None:
-        """The call depends on numbers in arrays, so that it can't be repeated for others."""
+        """Note that the call depends on values in arrays, so that others can't repeat it."""
         if self._draft is not None:
             self._draft.refused = True
 

@@ -36,7 +36,7 @@ _OF_CPU = cast(Device, _cpu)
 
 
 def native(where: str, device: tuple[int, int]) -> Device:
-    """The native module for a DLPack device; the CPU's is asked for nothing."""
+    """Return the native module for a DLPack device; the CPU's is asked for nothing."""
     if device[0] == CPU:
         return _OF_CPU
     if device[0] == CUDA:
@@ -115,7 +115,7 @@ def cuda_why() -> str:
 
 
 def cuda_config() -> dict[str, Any]:
-    """The part of `show_config` about CUDA."""
+    """Return the part of `show_config` about CUDA."""
     built = not _why_not_built()
     why = cuda_why()
     facts: dict[str, Any] = {"built": built, "available": not why}

@@ -56,7 +56,7 @@ _ADDRESS: Any = object.__repr__
 
 
 def describe(value: Any) -> str:
-    """A value in a message: an array by dtype and shape, anything else in at most 80 characters."""
+    """Describe a value in a message: an array by dtype and shape, others in 80 characters."""
     if isinstance(value, np.generic):
         value = value if isinstance(value, np.void) else value.item()
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
@@ -102,12 +102,12 @@ def _shortened(text: str) -> str:
 
 
 def dtype_name(array: Any) -> str:
-    """The dtype of an array by its name, without the framework's."""
+    """Return the dtype of an array by its name, without the framework's."""
     return str(array.dtype).rpartition(".")[2]  # torch.float32
 
 
 def name_of(cls: type) -> str:
-    """A class by its full name."""
+    """Return a class by its full name."""
     module = cls.__module__
     return cls.__qualname__ if module == "builtins" else f"{module}.{cls.__qualname__}"
 
@@ -142,19 +142,19 @@ def plain(where: str, argument: str, value: Any) -> None:
 
 
 def is_shared(cls: type) -> bool:
-    """Whether a class shows its memory to others, so that nobody has to copy it to NumPy's."""
+    """Tell whether a class shows its memory to others, so that nobody has to copy it to NumPy's."""
     return hasattr(cls, "__dlpack__") or hasattr(cls, INTERFACE)
 
 
 def is_masked(value: Any) -> bool:
-    """Whether a value is an array with a mask."""
+    """Tell whether a value is an array with a mask."""
     # The name np.ma would import the module, at somebody's first call: slow, and with a lock that a
     # process forked meanwhile would wait for. Without the module there is no masked array.
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def loses_mask(where: str) -> TypeError:
-    """The error for an output beside a masked array."""
+    """Return the error for an output beside a masked array."""
     return TypeError(f"{where}: out must be None for a masked array, whose mask it would lose")
 
 
@@ -177,7 +177,7 @@ def _no_meaning(where: str, argument: str, cls: type) -> None:
 
 
 def _plain_items(where: str, argument: str, values: Any, depth: int) -> None:
-    """A list is one of numbers, or of lists or NumPy arrays of them."""
+    """Refuse a list of other items than numbers, or lists or NumPy arrays of them."""
     if depth == _DEEPEST:
         raise ValueError(f"{where}: {argument} must be no deeper than {_DEEPEST} lists")
     for cls in set(map(type, values)) - _NUMBERS:
@@ -200,19 +200,18 @@ def _plain_items(where: str, argument: str, values: Any, depth: int) -> None:
 
 
 def _torch() -> Any:
-    """The module, if the caller has imported it."""
+    """Return the module, if the caller has imported it."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "Tensor") else None
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is torch's."""
     torch = _torch()
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def requires_grad(array: Any) -> bool:
-    """Whether what is done to an array would have to be recorded for its gradient.
+    """Tell whether what is done to an array would have to be recorded for its gradient.
 
     Not where torch records nothing: under `no_grad` and in inference mode parameters are ordinary.
     """
@@ -222,7 +221,7 @@ def requires_grad(array: Any) -> bool:
 
 
 def gets_no_gradient(where: str, argument: str) -> TypeError:
-    """The error for an array that requires grad, for which no gradient is recorded."""
+    """Return the error for an array that requires grad, for which no gradient is recorded."""
     return TypeError(
         f"{where}: {argument} gets no gradient and must not require grad; use {argument}.detach(), "
         f"or call it under torch.no_grad()"
@@ -235,7 +234,7 @@ def is_for_torch(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The tensors of a call, in tuples too."""
+    """Return the tensors of a call, in tuples too."""
     torch = _torch()
     if torch is not None:
         for one in flat(args, kwargs):
@@ -244,13 +243,13 @@ def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def flat(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The arguments of a call, with what is in tuples one by one."""
+    """Return the arguments of a call, with what is in tuples one by one."""
     for value in (*args, *kwargs.values()):
         yield from value if type(value) is tuple else (value,)
 
 
 def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
-    """Whether torch's autocast is on for tensors of these devices, of which one is given."""
+    """Tell whether torch's autocast is on for tensors of these devices, of which one is given."""
     torch = _torch()
     if torch is None:
         return False
@@ -259,7 +258,7 @@ def is_cast(devices: Collection[str], args: Sequence[Any]) -> bool:
 
 
 def is_for_dispatcher(tensor: Any) -> bool:
-    """Whether torch's dispatcher is to carry out what is done to a tensor.
+    """Tell whether torch's dispatcher is to carry out what is done to a tensor.
 
     That is any while somebody looks at each operation, else one that is more than its memory.
     """
@@ -267,12 +266,12 @@ def is_for_dispatcher(tensor: Any) -> bool:
 
 
 def is_more_than_memory(tensor: Any) -> bool:
-    """Whether a tensor has no memory of its own, or a tangent beside it."""
+    """Tell whether a tensor has no memory of its own, or a tangent beside it."""
     return lacks_memory(tensor) or has_tangent(tensor)
 
 
 def lacks_memory(tensor: Any) -> bool:
-    """Whether a tensor has no memory of its own.
+    """Tell whether a tensor has no memory of its own.
 
     That is a fake tensor or one of the meta device, one that a transform of torch.func works on, or
     of a class that answers operations by itself.
@@ -309,7 +308,7 @@ def _ask_torch(torch: Any) -> None:
         return bool(c._dispatch_tls_is_dispatch_key_included(c.DispatchKey(key)))
 
     def looks() -> bool:
-        """Whether a mode of functions is more than a default device, which concerns no op."""
+        """Tell whether a mode of functions is more than a default device, which concerns no op."""
         modes = map(c._get_function_stack_at, range(c._len_torch_function_stack()))
         return any(type(mode) is not torch.utils._device.DeviceContext for mode in modes)
 
@@ -354,7 +353,7 @@ def is_overridden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def has_tangent(*values: Any) -> bool:
-    """Whether a tensor among them has a tangent, of torch's forward mode."""
+    """Tell whether a tensor among them has a tangent, of torch's forward mode."""
     forward_ad: Any = sys.modules["torch"].autograd.forward_ad
     if getattr(forward_ad, "_current_level", -1) < 0 or _cpu.is_inside_operator():
         return False
@@ -365,7 +364,7 @@ def has_tangent(*values: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _dispatches(cls: Any) -> bool:
-    """A class of tensors that answers operations itself."""
+    """Tell whether a class of tensors answers operations itself."""
     ordinary = sys.modules["torch"].Tensor.__torch_dispatch__
     return cls.__torch_dispatch__ is not ordinary
 
@@ -476,7 +475,7 @@ def _special_tensor(torch: Any, argument: str, tensor: Any) -> str:
 
 
 def promoted(array: Any, dtype: Any) -> Any:
-    """A tensor of integers in the dtype in which it is computed; anything else as it is.
+    """Return a tensor of integers in the dtype in which it is computed; anything else as it is.
 
     dtype : NumPy's; None: torch's default one, as of `torch.tanh`.
     """
@@ -491,7 +490,7 @@ def promoted(array: Any, dtype: Any) -> Any:
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether a value is an array of dask's."""
+    """Tell whether a value is an array of dask's."""
     return isinstance(value, getattr(sys.modules.get("dask.array"), "Array", ()))
 
 
@@ -499,7 +498,7 @@ def is_lazy(value: Any) -> bool:
 
 
 def real(where: str, name: str, value: Any) -> Any:
-    """A real number that `float` keeps exactly: Python's, NumPy's, or an array of one element."""
+    """Check a real number that `float` keeps: Python's, NumPy's, or an array of one element."""
     wrong = TypeError(f"{where}: {name} must be a real number, got {describe(value)}")
     cls = type(value)
     if isinstance(value, np.generic):

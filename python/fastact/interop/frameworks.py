@@ -56,7 +56,7 @@ class Framework:
         return (CPU, 0)
 
     def stream(self, device: tuple[int, int], array: Any) -> int:
-        """The stream on which the framework now works on an array's device, not the CPU."""
+        """Return the stream on which the framework now works on an array's device, not the CPU."""
         return streams.LEGACY
 
     def view(self, where: str, argument: str, array: Any, place: Place) -> View:
@@ -77,7 +77,7 @@ class Framework:
         return View.from_numpy(memory), memory
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
-        """The framework's array for memory that is filled, or will be, on the call's stream.
+        """Return the framework's array for memory that is filled, or will be, on the call's stream.
 
         wait: lets a stream of the framework's wait for the call's. kept: what the kernels read.
         """
@@ -91,7 +91,7 @@ def _dtype_of_numpy(name: str) -> Any:
     if name != "bfloat16":
         return name
     if "ml_dtypes" not in sys.modules:
-        raise TypeError("fastact: NumPy has no bfloat16; import ml_dtypes, which has")
+        raise TypeError("fastact: NumPy has no bfloat16; import ml_dtypes, which adds it")
     dtype = np.dtype(name)
     _cpu.learn_bfloat16(dtype)
     return dtype
@@ -238,7 +238,7 @@ class _DLPack(Framework):
 
 
 def _by_capsule(array: Any, stream: int | None) -> View:
-    """A view by DLPack."""
+    """Return a view by DLPack."""
     told = {} if stream is None else {"stream": stream}
     try:
         capsule = array.__dlpack__(max_version=(1, 1), **told)
@@ -248,7 +248,7 @@ def _by_capsule(array: Any, stream: int | None) -> View:
 
 
 def _by_interface(where: str, argument: str, array: Any, place: Place) -> View:
-    """A view by `__cuda_array_interface__`; the call's stream waits for the one that it names."""
+    """Return a view by `__cuda_array_interface__`; the call's stream waits for the named one."""
     told = _asked(where, argument, array, interface.read, array)
     device = devices.of_memory(told.address)
     if device is None:
@@ -297,8 +297,8 @@ class _Interface(Framework):
     ) -> Any:
         if not self.makes_arrays:
             raise TypeError(
-                f"fastact: no array of {self.name} can be made here for what this call needs "
-                f"beside its arguments; hand its arrays over by DLPack"
+                f"fastact: this call needs further memory, which cannot be allocated by "
+                f"{self.name} here; pass the arrays by DLPack"
             )
         assert place.stream is not None
         return interface.MAKERS[self.name](shape, strides, dtype, place.device[1], place.stream)
@@ -315,20 +315,20 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _root(array_type: type) -> str:
-    """The package that a type's arrays belong to."""
+    """Return the package that a type's arrays belong to."""
     package = array_type.__module__.partition(".")[0]
     return _OWNERS.get(package, package)
 
 
 def namespace(array: Any) -> Any:
-    """The functions of an array's framework, as the array API names them, about."""
+    """Return the functions of an array's framework, as the array API names them, about."""
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__()
     return sys.modules[_root(type(array))]
 
 
 def is_traced(array: Any) -> bool:
-    """Whether JAX traces an array, which has no values then."""
+    """Tell whether JAX traces an array, which has no values then."""
     return _root(type(array)) == "jax" and "Tracer" in type(array).__name__
 
 
@@ -364,7 +364,7 @@ _of_interface = lru_cache(maxsize=64)(_Interface)
 
 @lru_cache(maxsize=64)
 def _of_type(array_type: Any) -> Framework:
-    """The framework of a type that shares memory; types of one framework share it."""
+    """Return the framework of a type that shares memory; types of one framework share it."""
     own: Framework | None = getattr(array_type, "__fastact_framework__", None)
     if own is not None:
         return own
@@ -381,7 +381,7 @@ def _of_type(array_type: Any) -> Framework:
 
 
 def framework_of(array: Any) -> Framework | None:
-    """The framework an array belongs to; None for what NumPy has yet to convert."""
+    """Return the framework an array belongs to; None for what NumPy has yet to convert."""
     if issubclass(type(array), np.ndarray):  # an object may say another __class__
         return NUMPY
     array_type: Any = type(array)
@@ -416,7 +416,7 @@ def see(
     place: Place,
     also: Sequence[str] = (),
 ) -> View:
-    """A view of an array, after the checks that depend on no other argument.
+    """Return a view of an array, after the checks that depend on no other argument.
 
     also : dtypes that it may have beside those that are computed.
     """
@@ -457,7 +457,7 @@ def _not_held(where: str, argument: str, value: Any, made: NDArray[Any]) -> Valu
 
 
 def in_native_order(array: NDArray[Any]) -> NDArray[Any]:
-    """An array of NumPy's in the byte order that kernels read: itself, or a copy of its values."""
+    """Return a NumPy array in the byte order that kernels read, itself or as a copy."""
     dtype = array.dtype
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="), subok=False)
 
@@ -471,7 +471,7 @@ def to_numpy(
     integers: Any = None,
     allowed: Sequence[str] | None = None,
 ) -> NDArray[Any]:
-    """A NumPy array from a list, a scalar, integers or anything else that NumPy converts.
+    """Make a NumPy array from a list, a scalar, integers or anything else that NumPy converts.
 
     also : dtypes that it may have beside those that are computed.
 
@@ -490,7 +490,7 @@ def to_numpy(
     except Exception as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(
-            f"{where}: {argument} must be an array or what NumPy makes one of, got "
+            f"{where}: {argument} must be an array or convertible by NumPy, got "
             f"{validate.describe(value)}: {error}"
         ) from None
     foreign.plain(where, argument, array)  # an `__array__` may return anything

@@ -31,7 +31,7 @@ def register(handler: Handler, *, first: bool = False) -> None:
 
 
 def handler_of(op: Any, args: Args, kwargs: Named) -> Handler | None:
-    """The one that a call is for; None: the op itself."""
+    """Return the handler of a call, or None for the op itself."""
     for handler in _handlers:
         if handler.serves(op, args, kwargs):
             return handler
@@ -84,7 +84,7 @@ def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:
 
 
 def one_by_one(op: Any, call: Callable[[Args, Named], Any], args: Args, kwargs: Named) -> Any:
-    """The result of a call; of a tuple of arrays, where the op takes one, the results of each."""
+    """Return the result of a call, or the results for each array of a tuple in its place."""
     each = op.each_of(args)
     if each is None:
         return call(args, kwargs)

@@ -52,7 +52,7 @@ def described(
 
 
 def read(array: Any) -> Described:
-    """The description that an array's interface gives; a BufferError names a fault of it."""
+    """Return the description that an array's interface gives; a BufferError names a fault of it."""
     told = getattr(array, foreign.INTERFACE)
     try:
         shape, typestr, (address, readonly) = told["shape"], told["typestr"], told["data"]

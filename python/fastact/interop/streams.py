@@ -17,7 +17,7 @@ PER_THREAD = 2
 
 
 def pointer(where: str, stream: Any) -> int:
-    """A stream as an integer: one already, or any framework's stream object.
+    """Return a stream as an integer: one already, or any framework's stream object.
 
     Understood are `__cuda_stream__` (cuda.core, CuPy), `cuda_stream` (torch) and `ptr` (CuPy).
     """
@@ -46,7 +46,7 @@ _CURRENT: dict[str, Callable[[Any, int], int]] = {
 
 
 def current(framework: str, device: int) -> int | None:
-    """The stream on which a framework now works on a device; None if it does not tell."""
+    """Return the stream on which a framework now works on a device; None if it does not tell."""
     ask = _CURRENT.get(framework)
     return None if ask is None else ask(sys.modules[framework], device) or LEGACY
 
@@ -65,6 +65,6 @@ _ON: dict[str, Any] = {"torch": _torch_on, "cupy": _cupy_on}
 
 
 def on(framework: str, device: int, stream: int) -> Any:
-    """A context in which the framework itself works, and allocates, on a stream."""
+    """Return a context in which the framework itself works, and allocates, on a stream."""
     enter = _ON.get(framework)
     return nullcontext() if enter is None else enter(sys.modules[framework], device, stream)

@@ -23,7 +23,7 @@ _BRIDGES = {"dask": "fastact.dask", "astropy": "fastact.astropy", "polars": "fas
 
 
 def concerns(inputs: Sequence[Any]) -> bool:
-    """Whether the protocol has a say in a call on these."""
+    """Tell whether the protocol has a say in a call on these."""
     return any(_is_foreign(type(value)) for value in inputs)
 
 
@@ -34,7 +34,7 @@ def _is_foreign(cls: type) -> bool:
 
 
 def call(where: str, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]) -> Any:
-    """The result that an input makes of the op; outs: its outputs, each an array or None."""
+    """Return the result that an input makes of the op; outs: its outputs, each an array or None."""
     for i, out in enumerate(outs):
         if out is not None and not _is_foreign(type(out)):
             foreign.plain(where, "out" if len(outs) == 1 else f"out[{i}]", out)
@@ -43,7 +43,7 @@ def call(where: str, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]) -
     for value in asked:
         cls: Any = type(value)
         if cls.__array_ufunc__ is None:
-            raise TypeError(f"{where}: {name_of(cls)} takes no part in ufuncs")
+            raise TypeError(f"{where}: {name_of(cls)} does not support ufuncs")
         result = cls.__array_ufunc__(value, _as_ufunc(cls, ufunc), "__call__", *inputs, **given)
         if result is not NotImplemented:
             return result
@@ -76,7 +76,7 @@ def _as_ufunc(cls: type, ufunc: Any) -> Any:
 
 
 def _wrapped(where: str, ufunc: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Any:
-    """A ufunc's result for subclasses of ndarray: of the class that puts itself before others."""
+    """Wrap a ufunc's result for subclasses of ndarray, in the class with the highest priority."""
     special = [x for x in inputs if isinstance(x, np.ndarray) and type(x) is not np.ndarray]
     if given and any(map(foreign.is_masked, special)):
         raise foreign.loses_mask(where)

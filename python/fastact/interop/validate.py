@@ -36,7 +36,7 @@ _WORK: Any = 100_000
 
 
 class CudaUnavailableError(RuntimeError):
-    """A GPU array came, and no GPU can be used; the message says why."""
+    """The error for a GPU array where no GPU can be used; the message says why."""
 
 
 def bind(
@@ -46,7 +46,7 @@ def bind(
     kwargs: Mapping[str, Any],
     keyword_only: frozenset[str],
 ) -> dict[str, Any]:
-    """Optional arguments given by position or by keyword, by name."""
+    """Name optional arguments that were given by position or by keyword."""
     values = dict(defaults)
     if args:
         positional = [name for name in defaults if name not in keyword_only]
@@ -71,7 +71,7 @@ def bind(
 
 
 def unknown_keyword(where: str, key: str, names: Iterable[str]) -> TypeError:
-    """The error, which guesses which of these names the unknown one may stand for."""
+    """Make the error for an unknown keyword, with a guess at which name was meant."""
     if key in _SYNONYMS:
         near = [name for name in _SYNONYMS[key] if name in names]
     else:
@@ -84,7 +84,7 @@ def unknown_keyword(where: str, key: str, names: Iterable[str]) -> TypeError:
 
 
 def number(where: str, name: str, value: Any) -> float:
-    """A parameter of an op: a finite real number."""
+    """Check a parameter of an op, which is a finite real number."""
     if type(value) is not float:
         value = foreign.real(where, name, value)
     try:
@@ -101,7 +101,7 @@ def number(where: str, name: str, value: Any) -> float:
 
 
 def above_zero(where: str, name: str, value: Any, default: float) -> float:
-    """A number above zero, or None, which stands for the default."""
+    """Check a number above zero, or None, which stands for the default."""
     if value is None:
         return default
     found = number(where, name, value)
@@ -111,12 +111,12 @@ def above_zero(where: str, name: str, value: Any, default: float) -> float:
 
 
 def initial(where: str, name: str, value: Any) -> float:
-    """Read what a sum begins with; nothing is -0, which changes no sum."""
+    """Read the number that a sum starts from; None is -0, which changes no sum."""
     return -0.0 if value is None else number(where, name, value)
 
 
 def dtype_named(where: str, name: str, value: Any) -> str:
-    """The name of a dtype that is computed, as an option says it."""
+    """Find the name of a computed dtype that an option gives."""
     named = dtype_among(value, _cpu.DTYPE_NAMES)
     if named is None:
         raise TypeError(f"{where}: {name} must be {DTYPES}, got {describe(value)}")
@@ -124,7 +124,7 @@ def dtype_named(where: str, name: str, value: Any) -> str:
 
 
 def dtype_among(value: Any, names: Collection[str]) -> str | None:
-    """The name of a dtype, which any library may have said; None: it is none of these."""
+    """Find the name of a dtype of any library, or None if it is none of these."""
     cls = type(value)
     if (cls.__module__, cls.__name__) == _TORCHS:
         named = str(value)[len("torch.") :]
@@ -143,7 +143,7 @@ _TORCHS = ("torch", "dtype")
 
 
 def dtype_number(where: str, name: str, value: Any) -> int | None:
-    """Number a dtype as kernels do; None: nothing is said."""
+    """Number a dtype as kernels do; None stays None."""
     return None if value is None else _cpu.DTYPE_NAMES.index(dtype_named(where, name, value))
 
 
@@ -157,7 +157,7 @@ _TOO_LARGE = {
 
 
 def holds(where: str, name: str, value: float, dtype: str) -> None:
-    """A number that stands for an array of a dtype is finite there, if it was before."""
+    """Refuse a finite number in an array's place that is infinite in the array's dtype."""
     try:
         magnitude = abs(float(value))
     except OverflowError:
@@ -179,7 +179,7 @@ def is_flag(where: str, name: str, value: float, role: "Role", dtype: str) -> bo
 
 
 def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:
-    """The value that a string stands for, where an option is one of a few strings."""
+    """Find the value that a string stands for, if an option is one of a few strings."""
     if not isinstance(value, str) or value not in allowed:
         listed = " or ".join(map(repr, allowed))
         raise ValueError(f"{where}: {name} must be {listed}, got {describe(value)}")
@@ -187,32 +187,32 @@ def choice(where: str, name: str, value: Any, allowed: Mapping[str, T]) -> T:
 
 
 def rule(where: str, text: str, holds: Callable[..., bool], numbers: Mapping[str, float]) -> None:
-    """The rules for an op's parameters, besides that they are finite."""
+    """Check a rule for an op's parameters, besides that they are finite."""
     if not holds(**numbers):
         came = ", ".join(f"{name}={value!r}" for name, value in numbers.items())
         raise ValueError(f"{where}: {text}, got {came}")
 
 
 def flag(where: str, name: str, value: Any) -> bool:
-    """A switch: True or False."""
+    """Check a switch, which is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{where}: {name} must be True or False, got {describe(value)}")
     return bool(value)
 
 
 def one_framework(where: str, frameworks: Mapping[str, Any]) -> None:
-    """All arrays of a call come from one framework."""
+    """Refuse arrays of a call that come from several frameworks."""
     if len({id(f) for f in frameworks.values()}) > 1:
         came = ", ".join(f"{name} from {f.name}" for name, f in frameworks.items())
         raise TypeError(f"{where}: all arrays must come from one framework, got {came}")
 
 
 class Only(tuple[str, ...]):
-    """The only dtypes an argument may have; a plain tuple has those beside what is computed."""
+    """The only dtypes of an argument; a plain tuple has those besides the computed ones."""
 
 
 class Role(NamedTuple):
-    """The role of an argument beside the data: docs/conventions.md has the rules."""
+    """The role of an argument other than data; docs/conventions.md has the rules."""
 
     #: Dtypes that it may have beside those that are computed, or (`Only`) instead of them.
     also: Sequence[str] = ()
@@ -254,14 +254,14 @@ ROLES: Mapping[str, Role] = MappingProxyType(
 
 
 def supported_dtype(where: str, name: str, view: View, also: Sequence[str] = ()) -> None:
-    """A dtype that the kernels compute, or one of others that the argument may have."""
+    """Refuse a dtype that the kernels do not compute and the argument may not have."""
     is_computed = 0 <= view.dtype < len(_cpu.DTYPE_NAMES) and not isinstance(also, Only)
     if not is_computed and view.dtype_name not in also:
         raise wrong_dtype(where, name, view.dtype_name, also)
 
 
 def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> TypeError:
-    """The error for a dtype that no kernel takes, or for what has none."""
+    """Make the error for a dtype that no kernel takes, or for a value without one."""
     is_all = isinstance(also, Only)
     allowed = " or ".join(also) if is_all else "".join(f"{dtype}, " for dtype in also) + DTYPES
     is_label = is_all and "int64" in also
@@ -272,7 +272,7 @@ def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> T
 
 
 def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[int, int]) -> None:
-    """An array is where the call computes."""
+    """Refuse an array on another device than the call's."""
     if device != expected:
         raise ValueError(
             f"{where}: all arrays must be on one device, {device_name(expected)}, got {name} on "
@@ -281,7 +281,7 @@ def same_device(where: str, name: str, device: tuple[int, int], expected: tuple[
 
 
 def epsilon(where: str, name: str, value: Any) -> float:
-    """The number that is added to a variance: finite, and not negative."""
+    """Check the number that is added to a variance, which is finite and not negative."""
     eps = number(where, name, value)
     if eps < 0:
         raise ValueError(f"{where}: {name} must not be negative, got {describe(value)}")
@@ -292,12 +292,12 @@ DOUBLE = _cpu.DTYPE_NAMES.index("float64")
 
 
 def computed_in(view: View) -> int:
-    """The dtype in which an array's elements are computed: its own, or float32 for 16 bits."""
+    """Return the dtype in which an array is computed: its own, or float32 for 16 bits."""
     return _cpu.dtype_of_rule("compute_type", view.dtype)
 
 
 def aligned(where: str, name: str, view: View) -> None:
-    """A GPU reads an element at a multiple of its size alone."""
+    """Refuse unaligned elements, which a GPU cannot read."""
     bits = view.address
     for stride, length in zip(view.strides, view.shape, strict=True):
         bits |= stride if length > 1 else 0
@@ -315,7 +315,7 @@ def same_as(where: str, name: str, view: View, reference_name: str, reference: V
         raise ValueError(f"{where}: {name} must have shape {reference.shape}, got {view.shape}")
 
 
-#: Messages say this of a dtype that a rule of native calls asks for (common/core/call.h).
+#: How messages explain a dtype that a rule of native calls requires (common/core/call.h).
 _WHY = {
     "same": "as {} has",
     "wide_enough": "as {} has, or a wider one",
@@ -327,7 +327,7 @@ _WHY = {
 def has_dtype(
     where: str, name: str, view: View, rule: str, reference_name: str, reference: View
 ) -> None:
-    """An array has a dtype that a rule of native calls allows beside another array."""
+    """Refuse a dtype that a rule of native calls does not allow beside another array."""
     if _cpu.has_dtype(rule, view.dtype, reference.dtype):
         return
     expected = _cpu.VIEW_DTYPE_NAMES[_cpu.dtype_of_rule(rule, reference.dtype)]
@@ -336,21 +336,20 @@ def has_dtype(
 
 
 def no_number(where: str, name: str, value: Any) -> Any:
-    """An argument for which no number stands."""
+    """Refuse a number in place of an array."""
     if isinstance(value, bool | int | float):
         raise TypeError(f"{where}: {name} must be an array, got {describe(value)}")
     return value
 
 
 def device_name(device: tuple[int, int]) -> str:
-    """DLPack's device pair in words."""
     kinds = {1: "cpu", 2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 12: "emulated"}
     kind = kinds.get(device[0], f"dlpack-{device[0]}")
     return kind if kind == "cpu" else f"{kind}:{device[1]}"
 
 
 def writable(where: str, name: str, view: View) -> None:
-    """An output may be written, and no two of its elements are the same memory."""
+    """Refuse an output that is read-only or overlaps itself."""
     if view.readonly:
         raise ValueError(f"{where}: {name} must be writable, got a read-only array")
     if view.overlaps_itself:
@@ -363,7 +362,7 @@ def writable(where: str, name: str, view: View) -> None:
 def may_write(
     where: str, out_name: str, out: View, inputs: Mapping[str, View], *, in_place: bool = True
 ) -> None:
-    """Each input is `out` itself (where `in_place` allows it) or shares no memory with it."""
+    """Refuse inputs that overlap `out`, unless they are `out` itself and `in_place` allows it."""
     for name, view in inputs.items():
         if not in_place and _share_memory(out, view):
             raise ValueError(
@@ -388,17 +387,17 @@ def _share_memory(a: View, b: View) -> bool:
 
 
 def steps(view: View) -> list[int]:
-    """The strides that count: along an axis of length 1 nobody steps."""
+    """Return the strides that matter, which are those of axes longer than 1."""
     return [s for s, n in zip(view.strides, view.shape, strict=True) if n > 1]
 
 
 def out_name(i: int, outs: Sequence[Any]) -> str:
-    """The name of an output in messages."""
+    """Return the name of an output in messages."""
     return "out" if len(outs) == 1 else f"out[{i}]"
 
 
 def outputs(where: str, out: Any, count: int = 1) -> tuple[Any, ...]:
-    """`out` as NumPy takes it, one array or a tuple with an array or None an output, as a tuple."""
+    """Turn `out`, an array or a tuple with an array or None per output, into a tuple."""
     if out is None:
         return (None,) * count
     given = out if isinstance(out, tuple) else (out,)
@@ -415,20 +414,20 @@ def wants_one(where: str, outs: tuple[Any, ...]) -> None:
     """Refuse a tuple in which every gradient is None, and so skipped."""
     if all(out is None for out in outs):
         raise ValueError(
-            f"{where}: out must have an array for one gradient at least (None skips one), got "
+            f"{where}: out must have an array for at least one gradient (None skips one), got "
             f"{describe(outs)}"
         )
 
 
 def needs_out(where: str, *outs: Any) -> None:
-    """accumulate=True adds into arrays, so there must be one for each output."""
+    """Refuse accumulate=True without an array to add into for each output."""
     if any(out is None for out in outs):
         into = "the array" if len(outs) == 1 else "the arrays"
         raise ValueError(f"{where}: accumulate=True must come with out=, {into} to add into")
 
 
 def apart(where: str, name: str, out: View, others: Mapping[str, View]) -> None:
-    """An output shares no memory with other outputs, or with inputs that all of it is made of."""
+    """Refuse an output that overlaps other outputs, or inputs that all of it depends on."""
     for other, view in others.items():
         if _share_memory(out, view):
             raise ValueError(f"{where}: {name} must not share memory with {other}")

@@ -1,12 +1,12 @@
-"""The ops in programs of JAX: `jax.jit`, `jax.grad` and `jax.vmap` know them.
+"""The ops in programs of JAX, where `jax.jit`, `jax.grad` and `jax.vmap` support them.
 
     import fastact.jax as fj
 
     loss = lambda x, w: fj.layer_norm(fj.mish(x), w).sum()
     jax.jit(jax.grad(loss))(x, w)
 
-Every op is here under its name, for arrays of JAX on the CPU, and on a GPU where the CUDA extension
-is built. docs/jax.md says where they differ.
+Every op is here under its name, for arrays of JAX on the CPU, and on a GPU if the CUDA extension is
+built. docs/jax.md says where they differ.
 """
 
 from ..waiting import installed as _installed

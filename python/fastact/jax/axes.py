@@ -331,7 +331,7 @@ def tell_devices(primitive: Any) -> None:
 
 
 def spread(*arrays: Any, call: Any) -> Any:
-    """A call in a program, whose arrays may lie in parts on several devices.
+    """Return a call in a program, whose arrays may lie in parts on several devices.
 
     XLA parts arrays along free axes alone, and gathers them along all others; inside `shard_map` it
     gathers them along all axes that are left to it.

@@ -34,7 +34,7 @@ def _register(cls: Any, children: Any, rest: Any, make: Any) -> None:
 
 
 class Doubles:
-    """float64 that an op saves, where JAX has that switched off: the bits, as pairs of uint32."""
+    """A float64 array that an op saves while JAX has float64 switched off, as pairs of uint32."""
 
     dtype = np.dtype(np.float64)
 
@@ -48,7 +48,7 @@ class Doubles:
 
 
 def modelled(array: Any, shape: Sequence[int]) -> Any:
-    """A description of an array, of that shape."""
+    """Describe an array of that shape."""
     if isinstance(array, Doubles):
         return Doubles(jax.ShapeDtypeStruct((*shape, 2), np.uint32))
     return jax.ShapeDtypeStruct(shape, array.dtype)
@@ -89,7 +89,6 @@ class Template:
         return isinstance(other, Template) and self._key() == other._key()
 
     def named(self, point: Entry) -> list[tuple[str, Any]]:
-        """List the arguments with their names."""
         return [*zip(point.arrays, self.args, strict=False), *self.kwargs.items()]
 
     def filled(self, of: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -99,7 +98,7 @@ class Template:
 def _taken_apart(
     point: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Template, list[Any]]:
-    """The template of a call, with options by keyword, and its arrays."""
+    """Split a call into its template, with options by keyword, and its arrays."""
     count = len(point.arrays)
     options = dict(zip(point.leading[count:], args[count:], strict=False))
     if len(options) == len(args[count:]) and not options.keys() & kwargs.keys():
@@ -191,7 +190,7 @@ class Traced:
         self.given, self.wanted = [modelled(a, a.shape) for a in arrays], wanted
 
     def run(self, arrays: Sequence[Any]) -> Any:
-        """The result, in a program of XLA's."""
+        """Return the result, in a program of XLA."""
         for output in self.outputs:
             if output.dtype == np.float64 and not jax.config.jax_enable_x64:
                 raise TypeError(
@@ -235,12 +234,10 @@ class Traced:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The options of the entry point."""
         return self.op.entry_points[self.entry].defaults  # type: ignore[no-any-return]
 
     @property
     def named(self) -> list[tuple[str, Any]]:
-        """The arguments with their names."""
         return self.template.named(self.op.entry_points[self.entry])
 
     @property
@@ -257,7 +254,7 @@ class Traced:
         return tuple(one % rank for one in every)
 
     def ffi(self, *arrays: Any) -> tuple[Any, ...]:
-        """The call of XLA's handler, in a program."""
+        """Return the call of XLA's handler, in a program."""
         aliases = {0: 0} if self.donates else None
         call = jax.ffi.ffi_call(TARGET, self.outputs, input_output_aliases=aliases)
         return tuple(call(*arrays, call=self.text))
@@ -265,7 +262,7 @@ class Traced:
 
 @lru_cache(maxsize=4096)
 def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
-    """A call as a function of its arrays that JAX compiles, differentiates and batches."""
+    """Return a call as a function of its arrays that JAX compiles, differentiates and batches."""
 
     def value(*arrays: Any) -> Any:
         return Traced(op, "call", template, arrays, donates=donates).run(arrays)
@@ -302,7 +299,7 @@ axes.tell_devices(_call)
 
 
 def _shapes_in(value: Any, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Shape]]:
-    """The arrays in a result, and the indexes that lead there."""
+    """Return the arrays in a result, and the indexes that lead there."""
     if isinstance(value, Shape):
         return [(path, value)]
     parts = parts_of(value) if isinstance(value, tuple | Moments) else ()
@@ -413,7 +410,7 @@ class Derivative:
     def along(
         self, tangents: Sequence[Any], primals: Sequence[Any], made: Sequence[Any], count: int
     ) -> list[Any]:
-        """The tangents of the first arrays that `forward` makes, so many."""
+        """Return the tangents of that many first arrays of `forward`."""
         every = zip(self.names, tangents, strict=True)
         given = {name: tangent for name, tangent in every if not is_zero(tangent)}
         for name in given.keys() - {*self.moving}:
@@ -436,7 +433,7 @@ class Derivative:
         return [known[i] if i in known else zero(arrays[i]) for i in asked]
 
     def gradients(self, incoming: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
-        """The gradients that are wanted: by the op's `backward`, or else by its formula."""
+        """Compute the wanted gradients, by the op's `backward` or else by its formula."""
         is_own = [name in self.spec.of for name in self.moving]
         by_kernels, by_formula = (
             [wants and own is kind for wants, own in zip(wanted, is_own, strict=True)]
@@ -470,9 +467,9 @@ class Derivative:
         return [found.get(name) for name in self.moving]
 
     def tangents(self, given: Any, others: Any, wanted: Sequence[bool]) -> list[Any]:
-        """The tangents of the results: the composed formula, transposed.
+        """Compute the tangents of the results by the transposed formula.
 
-        Where results are in float64, so is all that makes them, for data may have less range.
+        If results are float64, so is the whole computation, because data may have less range.
         """
         asked = [tangent is not None for tangent in given]
         narrow: Callable[..., list[Any]] = self._narrow
@@ -493,8 +490,7 @@ class Derivative:
         return found  # type: ignore[no-any-return]
 
     def _narrow(self, incoming: Any) -> list[Any]:
-        """In the dtype of the first array, or of the result that was told its own: as `backward`
-        takes them."""
+        """Give gradients the dtype that `backward` takes: the first array's, or the result's."""
         is_told = self.template.kwargs.get(TOLD) is not None
         dtype = self.pair.outputs[0].dtype if is_told else self.dtypes[self.names[0]]
         return [None if one is None else one.astype(dtype) for one in incoming]
@@ -554,7 +550,7 @@ class Function:
         return result
 
     def backward(self, *args: Any, **kwargs: Any) -> Any:
-        """The gradients, from the results' gradients and what `forward` saved."""
+        """Return the gradients, from the results' gradients and what `forward` saved."""
         return self._traced("backward", args, kwargs)
 
     def _traced(self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -25,19 +25,19 @@ class Buffer(NamedTuple):
 
 
 def map_buffers(value: Any, of: Callable[[int], Any]) -> Any:
-    """A value, or a tuple of values, with something else in the place of buffers."""
+    """Return a value, or a tuple of values, with something else in the place of buffers."""
     if isinstance(value, Buffer):
         return of(value.number)
     return tuple(map_buffers(v, of) for v in value) if isinstance(value, tuple) else value
 
 
 def parts_of(value: Any) -> tuple[Any, ...]:
-    """The parts of a tuple, or of moments: their arrays, and the count."""
+    """Return the parts of a tuple, or of moments: their arrays, and the count."""
     return (value.mean, value.squares, value.count) if isinstance(value, Moments) else value
 
 
 def seed_of(pair: Any) -> int:
-    """The number of a seed that a program has as an array: its upper and lower 32 bits."""
+    """Return the number of a seed that a program has as an array: its upper and lower 32 bits."""
     if not isinstance(pair, np.ndarray):
         raise TypeError(f"fastact.jax: {DRAWN} must be a number in a program for a GPU, no array")
     high, low = pair.tolist()
@@ -52,7 +52,7 @@ def text_of(
     copied: Sequence[tuple[Sequence[int], int]],
     doubles: Sequence[int] = (),
 ) -> str:
-    """The text that `function_of` reads.
+    """Return the text that `function_of` reads.
 
     copied : for each result that `out` has no place for, the indexes that lead to it in the call's
     result, and the number of its buffer.

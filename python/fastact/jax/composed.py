@@ -60,7 +60,7 @@ _JAX = _Jax(jnp)
 def gradients(
     op: Any, incoming: Sequence[Any], named: Mapping[str, Any], dtypes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The gradients by the names of these arguments, of these dtypes."""
+    """Return the gradients by the names of these arguments, of these dtypes."""
     is_double = "float64" in dtypes.values()
     named = {n: _JAX.wide(v, is_double) for n, v in named.items()}
     found = formulas.gradients(
@@ -70,7 +70,7 @@ def gradients(
 
 
 def tangent(op: Any, tangents: Mapping[str, Any], named: Mapping[str, Any], dtype: Any) -> Any:
-    """The tangent of the activated gates, by the arguments and their tangents."""
+    """Return the tangent of the activated gates, by the arguments and their tangents."""
     tangents, named = ({n: _JAX.wide(v) for n, v in each.items()} for each in (tangents, named))
 
     def kept(by: Mapping[str, Any]) -> Any:

@@ -41,7 +41,7 @@ class Pair:
     outputs: tuple[Any, ...]
 
     def __call__(self, given: Sequence[Any], others: Sequence[Any], wanted: Mask) -> list[Any]:
-        """The results of the map, at least one of whose arrays is not None."""
+        """Return the results of the map, at least one of whose arrays is not None."""
         arrays = [value for value in given if value is not None]
         is_given = tuple(value is not None for value in given)
         found = _bind(*arrays, *others, pair=self, given=is_given, wanted=tuple(wanted))
@@ -90,7 +90,7 @@ def by_formula(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _spread(values: Iterable[Any], mask: Mask) -> list[Any]:
-    """The values at the places that the mask has, None at all others."""
+    """Return the values at the places that the mask has, None at all others."""
     each = iter(values)
     return [next(each) if is_there else None for is_there in mask]
 
@@ -100,12 +100,12 @@ def _there(values: Iterable[Any]) -> list[Any]:
 
 
 def is_zero(tangent: Any) -> bool:
-    """Whether JAX knows that a tangent is 0, or that there is none."""
+    """Tell whether JAX knows that a tangent is 0, or that there is none."""
     return isinstance(tangent, ad.Zero)
 
 
 def zero(value: Any) -> Any:
-    """The tangent of a value that does not change, or has none."""
+    """Return the tangent of a value that does not change, or has none."""
     return ad.Zero(axes.typeof(value).to_tangent_aval())
 
 

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A list of names separated by commas; empty for none."""
+    """Return a list of names separated by commas; empty for none."""
     return tuple(name for name in text.split(",") if name)
 
 
 def count(text: str) -> int:
-    """A positive whole number; 1e6 is one, too."""
+    """Return a positive whole number; 1e6 is one, too."""
     with suppress(ValueError):
         if (number := float(text)) >= 1 and number.is_integer():
             return int(number)
@@ -21,7 +21,7 @@ def count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A positive number."""
+    """Return a positive number."""
     with suppress(ValueError):
         if 0 < (number := float(text)) < math.inf:
             return number

@@ -36,7 +36,6 @@ class Case:
     on_gpu: bool = False
 
     def option(self, name: str) -> Any:
-        """The value of an option."""
         value = self.given.get(name, self.op.entry_points["call"].defaults.get(name, REQUIRED))
         return None if value is REQUIRED else value
 
@@ -44,7 +43,7 @@ class Case:
         return self.given.get(name) is not None
 
     def array(self, name: str) -> Any:
-        """An array in its full shape, also where a number stands for it."""
+        """Return an array in its full shape, also where a number stands for it."""
         array = np.asarray(self.given[name])
         return array if array.ndim else np.broadcast_to(array, self.shapes.get(name, self.shape))
 
@@ -57,12 +56,12 @@ class Case:
         return results_of(self.op, self.entry)
 
     def at(self, entry: str, **more: Any) -> Case:
-        """A call of another entry point with the same arguments and more."""
+        """Return a call of another entry point with the same arguments and more."""
         return replace(self, entry=entry, given={**self.given, **more})
 
 
 def arrays_of_entry(op: Any, entry: str) -> tuple[str, ...]:
-    """The names of the arrays that an entry point takes, in its order."""
+    """Return the names of the arrays that an entry point takes, in its order."""
     point = op.entry_points[entry]
     taken = {name.partition("[")[0] for name in point.taken}
     return tuple(n for n in (*point.arrays, *point.defaults) if n in taken)
@@ -76,7 +75,7 @@ def results_of(op: Any, entry: str) -> tuple[str, ...]:
 
 
 def is_loss(op: Any) -> bool:
-    """Whether an op is the loss of rows against a target."""
+    """Tell whether an op is the loss of rows against a target."""
     return "target" in op.entry_points["call"].arrays
 
 
@@ -104,10 +103,10 @@ class Maker(Protocol):
     """Who makes arrays: NumPy, a GPU, or a test."""
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """An array of normal random numbers."""
+        """Return an array of normal random numbers."""
 
     def integers(self, shape: Sequence[int], end: int) -> Any:
-        """An array of random int64 from 0 to below `end`."""
+        """Return an array of random int64 from 0 to below `end`."""
 
 
 class Drawn:
@@ -121,7 +120,6 @@ class Drawn:
         self.fits = True
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """Draw an array."""
         with np.errstate(over="ignore"):
             made = self._draw(self._rng, *shape).astype(dtype)
         self.fits &= bool(np.isfinite(made).all())
@@ -142,7 +140,7 @@ def arguments(
     make: Maker,
     optional: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The arrays that a call must be given, by name, in the order of the signature.
+    """Return the arrays that a call must be given, by name, in the order of the signature.
 
     Of backward, the gradients alone: the rest is what forward saves.
 
@@ -197,7 +195,7 @@ class _Given:
         self._dy = dy
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
-        """The first array, then the other one, or both side by side; of one axis, a ramp."""
+        """Return the first array, then the other one, or both side by side; of one axis, a ramp."""
         if tuple(shape) == self._x.shape:
             return next(self._next, self._dy)
         if len(shape) == 1:
@@ -225,7 +223,7 @@ def options_of_example(op: Any, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def sample(op: Any, x: Any, dy: Any) -> dict[str, Any]:
-    """The arguments of an example of a call, by name.
+    """Return the arguments of an example of a call, by name.
 
     x and dy have one shape with two axes; dy serves as whatever else has x's shape. Channels are
     even.

@@ -205,7 +205,7 @@ NUMPY = SimpleNamespace(
 
 
 def naive(name: str, derivative: bool = False) -> Callable[[Any, Any], Any]:
-    """The formula of an activation or of its derivative, f(x, m), or leave a peer out."""
+    """Return the formula of an activation or of its derivative, f(x, m), or leave a peer out."""
     formulas = DERIVATIVE if derivative else FORWARD
     if name not in formulas:
         raise LeftOut(f"there is no formula of {name}")

@@ -44,7 +44,6 @@ class NormKind:
 
 @cache
 def traits(op: Any) -> NormKind:
-    """Tell the kind of a norm."""
     return NormKind(op)
 
 

@@ -44,7 +44,7 @@ class LeftOut(Exception):
 
 
 def versions(peers: Sequence[str]) -> dict[str, str]:
-    """The peers among `peers` that are installed, with the versions of their packages."""
+    """Return the peers among `peers` that are installed, with the versions of their packages."""
     found = {}
     for peer in peers:
         with suppress(PackageNotFoundError):
@@ -61,7 +61,7 @@ def open_torch(threads: int) -> Any:
 
 
 def compiled_by_torch(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function by torch.compile, for these very shapes."""
+    """Return the function by torch.compile, for these very shapes."""
     # Else a way back may use up what it was given, and could be run only once.
     config: Any = importlib.import_module("torch._functorch.config")
     config.donated_buffer = False
@@ -78,7 +78,7 @@ def as_tensor(torch: Any, array: NDArray[Any]) -> Any:
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """A floating dtype by its name, bfloat16 included where ml_dtypes is installed."""
+    """Return a floating dtype by its name, bfloat16 included where ml_dtypes is installed."""
     scalar: Any = name
     if name == "bfloat16":
         scalar = require("ml_dtypes", "bfloat16", "ml_dtypes").bfloat16
@@ -92,7 +92,7 @@ def flat(arrays: Iterable[Any]) -> list[Any]:
 
 
 def function_named(module: ModuleType, name: str) -> Callable[..., Any]:
-    """An activation of torch.nn.functional or jax.nn."""
+    """Return an activation of torch.nn.functional or jax.nn."""
     function: Callable[..., Any] | None = getattr(module, name, None)
     if function is None:
         raise LeftOut(f"it has no {name}")

@@ -13,7 +13,6 @@ COLOURS = dict(zip(PEERS, ("#4c78a8", "#b279a2", "#72b7b2", "#e45756", "#9d755d"
 
 
 def figure_of(**layout: Any) -> tuple[Any, Any]:
-    """Make a figure and its grid of axes."""
     pyplot = require("matplotlib.pyplot", "--plot")
     figure, grid = pyplot.subplots(squeeze=False, layout="constrained", **layout)
     return figure, grid

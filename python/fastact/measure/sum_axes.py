@@ -13,12 +13,12 @@ Shape = tuple[int, ...]
 
 
 def is_sum(op: Any) -> bool:
-    """Whether an op states its accuracy as a sum does."""
+    """Tell whether an op states its accuracy as a sum does."""
     return isinstance(op.bounds, SumBounds)
 
 
 def reduces(op: Any) -> bool:
-    """Whether `axis` names axes that an op gives one number for, as a sum or a logsumexp does.
+    """Tell whether `axis` names axes that an op gives one number for, as a sum or a logsumexp does.
 
     Of another sum `axis` or `shape` tells which axes are left.
     """
@@ -26,12 +26,12 @@ def reduces(op: Any) -> bool:
 
 
 def is_to_shape(op: Any) -> bool:
-    """Whether the shape of a sum is given."""
+    """Tell whether the shape of a sum is given."""
     return "shape" in op.entry_points["call"].defaults
 
 
 def axes_of(op: Any, shape: Shape, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
-    """The axes of an array of a shape that a sum is over, and the shape of the sum."""
+    """Return the axes of an array of a shape that a sum is over, and the shape of the sum."""
     told = SimpleNamespace(**{**op.entry_points["call"].defaults, **options})
     over: Over = getattr(op, "_over", over_axes)(op.name, told, shape)
     if options.get("groups") is None:

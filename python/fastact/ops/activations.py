@@ -1,7 +1,7 @@
 """Activations: y = f(x), element by element.
 
-Defaults are those of `torch.nn.functional`; `declared` adds the stated accuracy. The formulas stand
-in `src/common/activations/`, the oracle in `check/reference.py`.
+Defaults are those of `torch.nn.functional`, and `declared` adds the stated accuracy. The formulas
+are in `src/common/activations/`, the oracle is in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ out : array, optional
 
 Notes
 -----
-float32 and float64: {value} from the true value, for every input; the derivative, {slope}. float16
-and bfloat16: the float32 result, correctly rounded, on a GPU within {narrow:g} ULP.{other} A NaN
-gives a NaN.
+In float32 and float64 the result is {value} from the true value for every input, and the derivative
+is {slope}. In float16 and bfloat16 both are the float32 values, correctly rounded; on a GPU they
+are within {narrow:g} ULP.{other} A NaN gives a NaN.
 
 [own]
 """
 
 
 def _near(ulp: float, absolute: Callable[[str], float], exact: str, within: str) -> str:
-    """A bound in words: units in the last place, or an absolute error."""
+    """Say a bound in words: units in the last place, or an absolute error."""
     text = f"{within} {ulp:g} ULP" if ulp else exact
     if absolute("float32"):
         text += f" or {absolute('float32'):g} (float64: {absolute('float64'):.3g}) absolute"
@@ -62,12 +62,12 @@ class Activation(Quantizes, Elementwise[P, R]):
     A fast path in compiled code serves contiguous arrays of one dtype; this class serves and
     explains the rest.
 
-    saves : x, or y where the derivative is plain arithmetic of it (`derivative_by_value` of the
+    saves : x, or y where the derivative is plain arithmetic of y (`derivative_by_value` of the
         functor): backward then computes no exponential, and `forward` may work in place.
     choices : for a parameter that is a string, the native activation that each value stands for.
     rules : what must hold for the parameters that are numbers, in words and as a function of them.
-    values : of these parameters, what tests and checks try beside the default, the first of each
-        together, and so on. float32 has them exactly, or an oracle would judge another function.
+    values : values of these parameters that tests and checks try beside the default: the first ones
+        together, and so on. float32 must hold them exactly, or the oracle judges another function.
     piecewise_linear : whether the derivative is constant between corners, and its own is 0.
     """
 
@@ -114,7 +114,7 @@ class Activation(Quantizes, Elementwise[P, R]):
         )
 
     def _gives(self) -> str:
-        return "dx = dy y'(x)" + ("" if "x" in self.saves else ", from the y that it is given")
+        return "dx = dy y'(x)" + ("" if "x" in self.saves else ", computed from y")
 
     def _enter(self, **entry_points: Entry) -> None:
         super()._enter(**entry_points)
@@ -130,9 +130,9 @@ class Activation(Quantizes, Elementwise[P, R]):
     def backward(
         self, dy: ArrayOrNumber, saved: A, /, *parameters: Any, **options: Unpack[FusedKwargs[A]]
     ) -> A:
-        """The gradient with respect to x: ``dx = dy * f'(x)``.
+        """Compute the gradient with respect to x: ``dx = dy * f'(x)``.
 
-        In one pass over dy and what was saved: x, or y of some ops.
+        This takes one pass over dy and what was saved, which is x, or y for some ops.
 
         Examples
         --------
@@ -144,15 +144,15 @@ class Activation(Quantizes, Elementwise[P, R]):
         """
 
     def _backward_backward(self) -> None:
-        """The gradients of `backward`: of dy, and of what was saved.
+        """Compute the gradients of `backward` with respect to dy and to what was saved.
 
-        ``ddy = ddx * f'(x)`` and ``dx = dy * (ddx * f''(x))``. Where y was saved, its gradient
-        comes instead, ``dy * ddx`` times the derivative of f' as a function of y.
+        These are ``ddy = ddx * f'(x)`` and ``dx = dy * (ddx * f''(x))``. Where y was saved, its
+        gradient replaces dx: ``dy * ddx`` times the derivative of f' as a function of y.
 
         Notes
         -----
-        f' is as accurate as in `backward`, and f'' is within 8 u of the largest magnitude that f''
-        has, absolutely. Of an op that is linear in pieces it is 0.
+        f' is as accurate as in `backward`. The absolute error of f'' is within 8 u of the largest
+        magnitude that f'' has. For a piecewise linear op f'' is 0.
 
         Examples
         --------
@@ -174,14 +174,14 @@ class Activation(Quantizes, Elementwise[P, R]):
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
-        """The formulas behind this op: how each is written, and the keyword that chooses it."""
+        """Return the formulas behind this op, each with the keyword that chooses it."""
         others = ((n, v) for n, allowed in self.choices.items() for v in allowed)
         chosen = {f"{self.name}({n}={v!r})": {n: v} for n, v in others if v != self.parameters[n]}
         return {self.name: {}, **chosen}
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """Parameters other than the defaults that are worth a trial, by keyword."""
+        """List parameters other than the defaults that are worth a trial, by keyword."""
         numbers = zip(*self.values.values(), strict=True)
         chosen = [named for named in self.variants.values() if named]
         return chosen + [dict(zip(self.values, row, strict=True)) for row in numbers]
@@ -190,7 +190,7 @@ class Activation(Quantizes, Elementwise[P, R]):
         options.which, options.parameters = self.native(entry.where, options)
 
     def native(self, where: str, options: Any) -> tuple[int, tuple[float, ...]]:
-        """The native activation that the parameters choose, and those that are numbers."""
+        """Find the native activation that the parameters choose, and those that are numbers."""
         which, numbers = self._which, {}
         for name in self.parameters:
             value = getattr(options, name)
@@ -205,7 +205,7 @@ class Activation(Quantizes, Elementwise[P, R]):
 
 
 class Parameters(TypedDict, total=False):
-    """The own parameters of the activations, which ops with an activation behind them take too."""
+    """The activations' own parameters, which ops with an activation behind them take too."""
 
     alpha: float
     alpha_n: float
@@ -257,7 +257,7 @@ def relu6(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    The derivative at 0 and at 6 is 0.
+    The derivative is 0 at 0 and at 6.
 
     References
     ----------
@@ -340,11 +340,11 @@ def elu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = Non
     Parameters
     ----------
     alpha : float, default 1.0
-        Minus the limit on the left: elu(x) tends to -alpha as x goes to -inf.
+        The negative of the limit on the left: elu(x) tends to -alpha as x goes to -inf.
 
     Notes
     -----
-    elu(-inf) = -alpha. The derivative at 0 is alpha.
+    elu(-inf) is -alpha. The derivative at 0 is alpha.
 
     References
     ----------
@@ -370,7 +370,7 @@ def selu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    The derivative at 0 is the one from the left, 1.758.
+    The derivative at 0 is the left derivative, 1.758.
 
     References
     ----------
@@ -406,8 +406,8 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
 
     Notes
     -----
-    celu(-inf) = -alpha for a positive alpha. For a negative one it is -inf where exp(x / alpha)
-    overflows: from x / alpha = 89 on, in float64 from 710.
+    celu(-inf) is -alpha for a positive alpha. For a negative alpha the result is -inf where exp(x /
+    alpha) overflows, which begins at x / alpha = 89 (float64: 710).
 
     References
     ----------
@@ -432,7 +432,7 @@ def celu(x: A, /, alpha: float = 1.0, out: Out[A] = None, *, stream: Stream = No
         forward_abs=2.4e-07,
         other=Other(
             ("alpha_n", "beta"),
-            "Below 0 other parameters than the default add 2 u (alpha_n + beta) min(abs(x), 1)",
+            "Below 0, parameters other than the default add 2 u (alpha_n + beta) min(abs(x), 1)",
             lambda x, exact, alpha_n=0.8, beta=0.5: (
                 np.where(x < 0, np.minimum(abs(x), 1), 0) * (alpha_n + beta)
             ),
@@ -462,17 +462,17 @@ def xielu(
     Parameters
     ----------
     alpha_p : float, default 0.8
-        Above zero: how fast the derivative rises. Of the published module with its parameters a_p
-        and a_n it is softplus(a_p).
+        How fast the derivative rises; it must be above zero. In the published module, whose
+        parameters are a_p and a_n, it is softplus(a_p).
     alpha_n : float, default 0.8
-        Not below beta; of that module beta + softplus(a_n).
+        It must not be below beta. In that module it is beta + softplus(a_n).
     beta : float, default 0.5
-        Above zero: the derivative on the right of 0.
+        The derivative to the right of 0, above zero.
 
     Notes
     -----
-    The derivative is the formula's, as autograd of the published code has it: from -1e-6 to 0, 0
-    included, it is beta - alpha_n. Parameters are numbers: they have no gradient.
+    The derivative is that of the formula, as autograd of the published code gives it: from -1e-6 to
+    0, including 0, it is beta - alpha_n. The parameters are numbers and have no gradient.
 
     References
     ----------
@@ -503,14 +503,14 @@ def gelu(x: A, /, approximate: str = "none", out: Out[A] = None, *, stream: Stre
     Parameters
     ----------
     approximate : {'none', 'tanh'}, default 'none'
-        "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to 5e-4. It is no
-        faster here.
+        "tanh" computes x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which differs by up to 5e-4.
+        It is not faster here.
 
     Notes
     -----
-    gelu(-inf) = -0. The bounds hold for both choices, each against its own formula. Left of -2 the
-    absolute one is what holds for the derivative of "none", which is small there: its relative
-    error grows to 2**-15 at -5 and to 2**-9 where it ends, at -13 (float64: 2**-24, at -37).
+    gelu(-inf) is -0. The bounds hold for both choices, each against its own formula. Left of -2 the
+    derivative of "none" is small, and only the absolute bound holds: the relative error grows to
+    2**-15 at -5 and to 2**-9 at -13, where the derivative ends (float64: 2**-24 at -37).
 
     References
     ----------
@@ -536,7 +536,7 @@ def silu(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    silu(-inf) = -0. `fastact.swish` is the same op.
+    silu(-inf) is -0. `fastact.swish` is the same op.
 
     References
     ----------
@@ -564,18 +564,18 @@ swish = alias("swish", silu)
     values={"alpha": (1.0, 0.0625)},
 )
 def quick_gelu(x: A, /, alpha: float = 1.702, out: Out[A] = None, *, stream: Stream = None) -> A:
-    """Gelu, approximated by a sigmoid; silu with a slope.
+    """Gelu approximated by a sigmoid, which is silu with a slope.
 
     ``y = x * sigmoid(alpha * x) = x / (1 + exp(-alpha * x))``.
 
     Parameters
     ----------
     alpha : float, default 1.702
-        Above zero: how sharp the bend is. With 1 it is `silu`.
+        How sharp the bend is, above zero. With 1 the op is `silu`.
 
     Notes
     -----
-    quick_gelu(-inf) = -0.
+    quick_gelu(-inf) is -0.
 
     References
     ----------
@@ -601,7 +601,7 @@ def mish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    mish(-inf) = -0, mish(inf) = inf.
+    mish(-inf) is -0, and mish(inf) is inf.
 
     References
     ----------
@@ -627,7 +627,7 @@ def sigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    `sigmoid.backward` computes y'(x) as y (1 - y), for float32 and float64 within 0.5 ULP.
+    `sigmoid.backward` computes y'(x) as y (1 - y), within 0.5 ULP for float32 and float64.
 
     References
     ----------
@@ -652,7 +652,7 @@ def logsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    logsigmoid(inf) = -0.
+    logsigmoid(inf) is -0.
 
     References
     ----------
@@ -678,7 +678,7 @@ def hardsigmoid(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    The derivative at -3 and at 3 is 0.
+    The derivative is 0 at -3 and at 3.
 
     References
     ----------
@@ -703,7 +703,7 @@ def tanh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    `tanh.backward` computes y'(x) as 1 - y^2, for float32 and float64 within 0.5 ULP.
+    `tanh.backward` computes y'(x) as 1 - y^2, within 0.5 ULP for float32 and float64.
 
     References
     ----------
@@ -778,11 +778,11 @@ def softcap(x: A, /, cap: float = 30.0, out: Out[A] = None, *, stream: Stream = 
     Parameters
     ----------
     cap : float, default 30.0
-        Above zero: the limit of abs(y). Gemma 2 has 30 for its final logits, and 50 for attention.
+        The limit of abs(y), above zero. Gemma 2 uses 30 for its final logits and 50 for attention.
 
     Notes
     -----
-    However small or large x and cap are, no step between overflows or loses bits.
+    However small or large x and cap are, no intermediate step overflows or loses bits.
 
     References
     ----------
@@ -808,12 +808,12 @@ def tanhshrink(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    Nothing cancels near 0, where it is x^3/3.
+    Nothing cancels near 0, where the result is about x^3/3.
 
     References
     ----------
-    A shrinkage as of wavelet denoising: D. L. Donoho and I. M. Johnstone, "Ideal Spatial Adaptation
-    by Wavelet Shrinkage", Biometrika 81, 1994.
+    A shrinkage, as in wavelet denoising: D. L. Donoho and I. M. Johnstone, "Ideal Spatial
+    Adaptation by Wavelet Shrinkage", Biometrika 81, 1994.
 
     Examples
     --------
@@ -841,11 +841,11 @@ def softplus(x: A, /, beta: float = 1.0, out: Out[A] = None, *, stream: Stream =
     Parameters
     ----------
     beta : float, default 1.0
-        Above zero: how sharp the bend is.
+        How sharp the bend is, above zero.
 
     Notes
     -----
-    There is no threshold above which it is x: none is needed.
+    There is no threshold above which the result is x, because none is needed.
 
     References
     ----------
@@ -899,11 +899,11 @@ def softshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     Parameters
     ----------
     lambd : float, default 0.5
-        Not below zero.
+        How much is subtracted; it must not be below zero.
 
     Notes
     -----
-    The zeros have the sign of x; the derivative at +-lambd is 0.
+    Zeros have the sign of x. The derivative at +-lambd is 0.
 
     References
     ----------
@@ -929,11 +929,11 @@ def hardshrink(x: A, /, lambd: float = 0.5, out: Out[A] = None, *, stream: Strea
     Parameters
     ----------
     lambd : float, default 0.5
-        The threshold. Below zero nothing is shrunk: y = x.
+        The threshold. With one below zero nothing is shrunk, and y is x.
 
     Notes
     -----
-    The zeros have the sign of x; the derivative at +-lambd is 0.
+    Zeros have the sign of x. The derivative at +-lambd is 0.
 
     References
     ----------
@@ -959,7 +959,7 @@ def hardswish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    hardswish(-inf) = -0. The derivative at -3 is 0, at 3 it is 1.
+    hardswish(-inf) is -0. The derivative is 0 at -3 and 1 at 3.
 
     References
     ----------
@@ -984,7 +984,7 @@ def hardmish(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    hardmish(-inf) = -0. The derivative at -2 is 0, at 0 it is 1.
+    hardmish(-inf) is -0. The derivative is 0 at -2 and 1 at 0.
 
     References
     ----------
@@ -1031,7 +1031,7 @@ def logcosh(x: A, /, out: Out[A] = None, *, stream: Stream = None) -> A:
 
     Notes
     -----
-    Nothing overflows, and nothing cancels near 0, where it is x^2/2.
+    Nothing overflows, and nothing cancels near 0, where the result is about x^2/2.
 
     References
     ----------

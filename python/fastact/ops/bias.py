@@ -1,7 +1,7 @@
 """Bias and residual: an activation of x + bias + residual, and the gradients of broadcasting.
 
-`bias_grad` and `unbroadcast` are sums over axes (`PlainSum`) under the names that the backward
-pass of a network knows them by.
+`bias_grad` and `unbroadcast` are sums over axes (`PlainSum`), under the names that they have in the
+backward pass of a network.
 """
 
 from __future__ import annotations
@@ -78,31 +78,31 @@ class BiasAct(Quantizes, CachedOp[P, R]):
         stream: Stream = None,
         **parameters: Unpack[Parameters],
     ) -> tuple[Any, Any]:
-        """The gradients with respect to x and bias, in one pass over the data.
+        """Compute the gradients with respect to x and bias, in one pass over the data.
 
-        ``dx = dy * act'(x + bias + residual)``, with act' the activation's derivative, and
-        ``dbias[k] = np.sum(np.take(dx, k, axis))``, for bias[k] is added to all elements of x at k
-        along `axis`. The gradient with respect to the residual is dx.
+        They are ``dx = dy * act'(x + bias + residual)``, with act' the activation's derivative, and
+        ``dbias[k] = np.sum(np.take(dx, k, axis))``, because bias[k] is added to all elements of x
+        at k along `axis`. The gradient with respect to the residual is dx.
 
         Parameters
         ----------
         x : array or None
-            What `forward` saved; None with the identity, as the residual.
+            What `forward` saved. With the identity it is None, and so is the residual.
 
         Returns
         -------
         dbias : array
-            Of the bias's shape and dtype: the sum, in double, of gradients before they are rounded.
-            For float32 and float64 it has the bits of ``bias_grad(dx, axis=axis)``.
+            The gradient with respect to the bias, of its shape and dtype. It is the sum, in double,
+            of the gradients before they are rounded. For float32 and float64 it has the bits of
+            ``bias_grad(dx, axis=axis)``.
 
         Notes
         -----
-        dx is dy times the derivative that `backward` of the activation uses, within its bounds, of
-        a sum that is off by 3 u (abs(x) + abs(bias) + abs(residual)), as for the call; the product
-        is rounded, and then to x's dtype. dbias errs by what its terms do before they are rounded
-        to x's dtype, 0.5 ULP, and 2**-46 of the sum of their magnitudes. Of the identity dx is dy.
-        Where dx is not wanted, it is computed into memory of the call's own: `bias_grad` is for
-        dbias alone.
+        The activation's derivative is within its own bounds, at a sum that is off by 3 u (abs(x) +
+        abs(bias) + abs(residual)), as for the call. dx is its product with dy, which is rounded,
+        and rounded again to x's dtype. dbias has the errors of its terms before they are rounded to
+        x's dtype, plus 0.5 ULP and 2**-46 of the sum of their magnitudes. For the identity dx is
+        dy. A skipped dx is still computed, into temporary memory; use `bias_grad` for dbias alone.
 
         Examples
         --------
@@ -123,21 +123,21 @@ class BiasAct(Quantizes, CachedOp[P, R]):
 
 
 def _all_but_one(where: str, options: Any, shape: Shape) -> Over:
-    """Over every axis but `axis`."""
+    """Reduce every axis but `axis`."""
     axis = axes.one(where, options.axis, len(shape), of="dy")
     others = axes.others((axis,), len(shape))
     return Over(others, (shape[axis],), others, shape)
 
 
 def _repeated(where: str, options: Any, shape: Shape) -> Over:
-    """Over the axes along which an array of the shape `shape` repeats when it is broadcast."""
+    """Reduce the axes along which an array of the shape `shape` repeats when it is broadcast."""
     to = axes.lengths(where, "shape", options.shape)
     repeats = axes.unbroadcast(where, to, shape)
     return Over(repeats, to, tuple(range(len(shape) - len(to))), shape)
 
 
 def _leading(where: str, given: Shape, shape: Shape) -> tuple[int, ...]:
-    """The first axes, which an array lacks that broadcasts."""
+    """Find the leading axes, which an array that broadcasts lacks."""
     if not axes.broadcasts(given, shape):
         raise ValueError(f"{where}: dy must have a shape that broadcasts to {shape}, got {given}")
     return tuple(range(len(shape) - len(given)))
@@ -163,27 +163,27 @@ def bias_act(
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
+        Data of dtype float16, bfloat16, float32 or float64, with at least one axis and any strides.
     bias : array
-        1-D, as long as the axis `axis` of x; of x's dtype or a wider one, beside float64 any.
+        A 1-D array as long as x along `axis`, of x's dtype or a wider one, or any if x is float64.
     axis : int, default -1
-        The bias's axis: -1 for rows and channels last, 1 for NCHW.
+        The axis of the bias: -1 for rows and channels last, 1 for NCHW.
 
     See Also
     --------
     bias_grad : The gradient of the bias alone.
-    add_layer_norm : A residual that is added before a norm.
+    add_layer_norm : A residual added before a norm.
 
     Notes
     -----
     (x + bias) + residual is computed in float32 (float64 for float64), to which a wider bias is
-    rounded first: with u = 2**-24 (2**-53), an error of at most 3 u (abs(x) + abs(bias) +
-    abs(residual)). The activation follows within its own bounds, and one rounding to x's dtype. The
-    activation of the sums has the same bits, for any number of threads.
+    rounded first. With u = 2**-24 (2**-53), its error is at most 3 u (abs(x) + abs(bias) +
+    abs(residual)). The activation follows within its own bounds, and then one rounding to x's
+    dtype. The bits are those of the activation of the sums, for any number of threads.
 
-    `bias_act.forward` saves ``(x, bias, residual)``, and not the sum, which `backward` adds up
-    again; for the identity ``(None, bias, None)``, whose gradient needs no more than the bias's
-    dtype. `bias_act.backward` gives dx, which is the residual's gradient too, and dbias.
+    `bias_act.forward` saves ``(x, bias, residual)`` and not the sum, which `backward` computes
+    again. For the identity it saves ``(None, bias, None)``, since that gradient needs only the
+    bias's dtype. `bias_act.backward` gives dx, which is also the residual's gradient, and dbias.
 
     References
     ----------
@@ -215,22 +215,20 @@ def bias_grad(
 ) -> A:
     """Gradient of a bias.
 
-    ``dbias[k] = np.sum(np.take(dy, k, axis))``, the sum over every axis but `axis`, accumulated in
-    double.
+    ``dbias[k] = np.sum(np.take(dy, k, axis))``, the sum over all axes but `axis`, in double.
 
     Parameters
     ----------
     dy : array
-        Of float16, bfloat16, float32 or float64; any shape with one axis or more, and any strides.
-        Integers and booleans are computed as float64; lists are taken as NumPy takes them.
+        Data of dtype float16, bfloat16, float32 or float64, with at least one axis and any strides.
+        Integers and booleans are computed as float64; lists are converted as in NumPy.
     axis : int, default -1
-        The bias's axis: -1 for rows and channels last, 1 for NCHW.
+        The axis of the bias: -1 for rows and channels last, 1 for NCHW.
 
     Returns
     -------
     array
-        The sum: 1-D, of dy's dtype and framework; of integers it is float64. Over no elements it is
-        0.
+        The 1-D sum, of dy's dtype and framework; float64 for integers. Over no elements it is 0.
 
     See Also
     --------
@@ -239,11 +237,11 @@ def bias_grad(
 
     Notes
     -----
-    As accurate as `fastact.sum`, and always of the same bits: 1600 ones in bfloat16 are 1600. One
-    read of the data.
+    As accurate as `fastact.sum`, with the same bits every time: 1600 ones in bfloat16 sum to 1600.
+    The data is read once.
 
-    `bias_grad.forward` saves ``(shape,)``, the shape of dy; `bias_grad.backward` repeats its
-    gradient along every axis but `axis`: what adding a bias does.
+    `bias_grad.forward` saves ``(shape,)``, the shape of dy. `bias_grad.backward` repeats its
+    gradient along every axis but `axis`, as adding a bias does.
 
     Examples
     --------
@@ -281,27 +279,27 @@ def unbroadcast(
     Returns
     -------
     array
-        The sum: of the shape `shape`, and of dy's dtype and framework; of integers it is float64.
+        The sum, of the shape `shape` and of dy's dtype and framework; for integers it is float64.
         Over no elements it is 0.
 
     Raises
     ------
     TypeError
-        For a shape that is no tuple of integers.
+        For a shape that is not a tuple of integers.
     ValueError
         For a shape that does not broadcast to dy's.
 
     See Also
     --------
-    sum : The sum over axes that are named.
+    sum : The sum over given axes.
     bias_grad : The gradient of a bias, which is 1-D.
 
     Notes
     -----
-    As accurate as `fastact.sum`, and always of the same bits.
+    As accurate as `fastact.sum`, with the same bits every time.
 
-    `unbroadcast.forward` saves ``(shape,)``, the shape of dy; `unbroadcast.backward` broadcasts its
-    gradient to that, as NumPy does it.
+    `unbroadcast.forward` saves ``(shape,)``, the shape of dy. `unbroadcast.backward` broadcasts its
+    gradient to that shape, as NumPy does.
 
     References
     ----------

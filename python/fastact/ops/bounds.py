@@ -1,16 +1,16 @@
 """Stated accuracy: the constants, and the formulas that they stand in.
 
-What an op says of its accuracy is a bounds object, `op.bounds`. Its documentation has the constants
-in words, composed or written by hand, which tests/ops/test_bounds.py compares. The oracle of the
-family (`check/expected`) makes of them, elementwise, how far a result may be from an exact value;
-`python -m fastact check`, the tests and the fuzzer ask that: nobody else multiplies a tolerance.
-The oracle's own error is no part of this.
+An op states its accuracy as a bounds object, `op.bounds`. Its documentation has the constants in
+words, composed or written by hand, and tests/ops/test_bounds.py compares them. From these constants
+the oracle of the family (`check/expected`) computes, elementwise, how far a result may be from the
+exact value. `python -m fastact check`, the tests and the fuzzer ask the oracle, and nothing else
+multiplies a tolerance. The oracle's own error is not included.
 
 Everywhere u is the unit roundoff of the type that a dtype is computed in (2^-24; float64: 2^-53),
-and what is allowed of a result includes its last rounding to the dtype. Left out are results that
-overflow where the exact value does not, by its last few bits; and products that leave the normal
-range on the way: each of these has an error of the smallest subnormal number besides, times what
-it is multiplied by afterwards.
+and the allowed error includes the last rounding to the dtype. Two cases are left out: results that
+overflow although the exact value, by its last few bits, does not; and products that leave the
+normal range on the way. Each of these has a further error of the smallest subnormal number, times
+what it is multiplied by afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: By name of a dtype: bits of the fraction, the exponent of the least normal number, the largest.
+#: Bits of the fraction, exponent of the least normal number and largest number, by dtype.
 _FORMATS = {
     "float16": (10, -14, 65504.0),
     "bfloat16": (7, -126, (2 - 2.0**-7) * 2.0**127),
@@ -43,22 +43,22 @@ def _is_double(dtype: Any) -> bool:
 
 
 def unit_roundoff(dtype: Any) -> float:
-    """The unit roundoff u of the type in which a dtype is computed."""
+    """Return the unit roundoff u of the type in which a dtype is computed."""
     return 2.0**-53 if _is_double(dtype) else 2.0**-24
 
 
 def computed_in(dtype: Any) -> np.dtype[Any]:
-    """The type in which a dtype is computed."""
+    """Return the type in which a dtype is computed."""
     return np.dtype(np.float64 if _is_double(dtype) else np.float32)
 
 
 def unless_beyond(factor: Any, dtype: Any, error: Any) -> Any:
-    """A product's error; infinite where a factor is beyond the type that is computed in."""
+    """Return a product's error, which is infinite where a factor is beyond the computing type."""
     return np.where(np.abs(factor) > np.finfo(computed_in(dtype)).max, np.inf, error)
 
 
 def ulp(exact: Any, dtype: Any) -> Any:
-    """The unit in the last place of a dtype at each value."""
+    """Return the unit in the last place of a dtype at each value."""
     bits, least, largest = _format(dtype)
     magnitude = np.clip(np.abs(exact), 2.0**least, largest)
     _, exponents = np.frexp(magnitude)
@@ -66,28 +66,27 @@ def ulp(exact: Any, dtype: Any) -> Any:
 
 
 def least(dtype: Any) -> float:
-    """The smallest subnormal number."""
+    """Return the smallest subnormal number."""
     bits, least, _ = _format(dtype)
     return float(2.0 ** (least - bits))
 
 
 def largest(dtype: Any) -> float:
-    """The largest finite number."""
     return _format(dtype)[2]
 
 
 def rounding(exact: Any, dtype: Any, error: Any = 0.0) -> Any:
-    """The last rounding costs half a unit in the last place; error: the rounded value's own."""
+    """Bound the last rounding by half a unit in the last place; error: the value's own error."""
     return ulp(np.abs(exact) + error, dtype) / 2
 
 
 def with_rounding(exact: Any, dtype: Any, error: Any) -> Any:
-    """Add the last rounding to an error, to a subnormal number, too."""
+    """Add the last rounding, also to a subnormal number, to an error."""
     return error + rounding(exact, dtype, error) + least(dtype)
 
 
 def through(f: Callable[[Any], Any], z: Any, error: Any) -> Any:
-    """How far f moves where z is off by `error`: also over a kink, or a jump of a derivative."""
+    """Bound how far f moves if z is off by `error`, also over a kink or a jump."""
     with np.errstate(all="ignore"):
         here = f(z)
         return np.maximum(np.abs(f(z + error) - here), np.abs(f(z - error) - here))
@@ -102,9 +101,9 @@ class Other(NamedTuple):
 
 
 def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Other:
-    """Growth by a parameter that x is scaled by before anything else, which rounds the product.
+    """Make the error of a parameter that first scales x, which rounds the product.
 
-    formula : of the product, as the docstring has it; of : the same as a function.
+    formula : the product in the docstring; of : the same as a function.
     """
 
     def units(x: Any, exact: Any, **given: float) -> Any:
@@ -121,11 +120,11 @@ def scaling(parameter: str, formula: str, of: Callable[[Any, float], Any]) -> Ot
 class Bounds(NamedTuple):
     """Stated accuracy in float32 over all inputs, and in float64 on samples of all exponents.
 
-    One of derivative_ulp and derivative_abs holds: a derivative near 0 may have fewer digits than
-    the first one says, beside a root and in a tail (gelu's). float64 has 2^-29 of derivative_abs.
-    16-bit results are the float32 results, rounded once; on a GPU, where they come of faster and
-    rougher functions, they are within narrow_ulp of the true value, or where the derivative is near
-    0 within 4 derivative_abs before they are rounded.
+    One of derivative_ulp and derivative_abs holds: a derivative near 0, beside a root or in a tail
+    (gelu's), may have fewer digits than the first one says. float64 has 2^-29 of derivative_abs.
+    16-bit results are the float32 results, rounded once. On a GPU they come from faster and rougher
+    functions; they are within narrow_ulp of the true value or, where the derivative is near 0,
+    within 4 derivative_abs before they are rounded.
     """
 
     forward_ulp: float  # units in the last place of the result
@@ -163,8 +162,8 @@ class Bounds(NamedTuple):
 class Activation(NamedTuple):
     """An activation that an op applies behind its own arithmetic, on some device.
 
-    bounds : its own; None: the identity. value, slope : the oracle's f and f'. Where f' is beyond
-    the range of the type that is computed in, a gradient has no bound.
+    bounds : its own, or None for the identity. value, slope : the oracle's f and f'. Where f' is
+    beyond the range of the computing type, a gradient has no bound.
     """
 
     bounds: Bounds | None
@@ -199,9 +198,8 @@ class Activation(NamedTuple):
 class SumBounds(NamedTuple):
     """Stated accuracy of a sum: |y - exact| <= ulp ULP of y + absolute sum|x|.
 
-    narrow : in place of absolute for x of 16 bits, where that is more: a few of its terms are added
-    in float. A gradient through a sum is repeated, or is a product: it has no error but its
-    roundings.
+    narrow : replaces absolute for 16-bit x if it is larger, since a few terms are added in float. A
+        gradient through a sum is repeated or is a product, and has no error except its roundings.
     """
 
     ulp: float
@@ -225,12 +223,11 @@ class MomentBounds(NamedTuple):
     M is the mean of |x|, and for types narrower than float64 the largest |x| more: a block's terms
     are taken relative to its first one, which may be the largest of all; float64 terms once more
     relative to their mean.
-    m2_double : in place of m2 for float64. merged : Moments that merged have so many times as much.
+    m2_double : replaces m2 for float64. merged : the factor of the bounds of merged Moments.
     Rounding to another dtype adds half a ULP.
     gradient : dx has an error of so many u times the magnitudes of its two terms, and the mean's
     error times 2 dvar / (n - correction), or dstd / ((n - correction) std).
-    sums : of a statistic that is a sum, or a mean that is one over n, and of weights that are added
-    up.
+    sums : the bounds of a sum, of a mean, which is a sum over n, and of the sum of the weights.
     """
 
     mean: float
@@ -249,9 +246,9 @@ class MomentBounds(NamedTuple):
 
 
 class BiasBounds(NamedTuple):
-    """Stated accuracy of z = (x + bias) + residual, which the activation is of: sums u sum|terms|.
+    """Stated accuracy of the activation's operand z = (x + bias) + residual: sums u sum|terms|.
 
-    y and dx are the activation's of that z, and dbias is a sum of dx before it is rounded.
+    y and dx are those of the activation at that z, and dbias is a sum of dx before it is rounded.
     """
 
     sums: float
@@ -259,9 +256,9 @@ class BiasBounds(NamedTuple):
 
 
 class ParametricBounds(NamedTuple):
-    """Stated accuracy of y = f(x, w): so many u times a magnitude, of y and of both derivatives.
+    """Stated accuracy of y = f(x, w) and both derivatives: this number of u times a magnitude.
 
-    The magnitudes are the oracle's: mostly of these numbers themselves. A product with dy is
+    The magnitudes are the oracle's, mostly those of the numbers themselves. A product with dy is
     rounded, too, and dw is a sum of such products, within `sums`.
     """
 
@@ -368,10 +365,10 @@ class DivergenceBounds(NamedTuple):
 
 
 class NormRotaryBounds(NormBounds):
-    """Stated accuracy of a norm whose result is rounded, and then turned.
+    """Stated accuracy of a norm whose result is rounded, and then rotated.
 
-    Rotary's bound, of an operand that is off by the norm's; backward the norm's, of a gradient that
-    is off by rotary's.
+    The bound is rotary's, for an operand with the error of the norm; for backward it is the norm's,
+    for a gradient with the error of rotary.
     """
 
     turned = RotaryBounds()

@@ -1,6 +1,6 @@
-"""Divergences: how far two distributions are apart, by their log-probabilities.
+"""Divergences: how far apart two distributions are, by their log-probabilities.
 
-They are computed as sums with weights are, of other terms, which stand in
+They are computed like weighted sums, from other terms, which are in
 `src/common/reductions/pairs.h`; the oracle has its own in `check/expected/divergences.py`.
 """
 
@@ -24,7 +24,7 @@ _TEXTS = """
 Parameters
 ----------
 axis : int or tuple of int
-    The axes to sum over, negative ones counted from the last. Rows need not add up to 1.
+    The axes to sum over; negative axes count from the last. Rows need not add up to 1.
 
 Returns
 -------
@@ -43,7 +43,7 @@ ValueError
 class Divergence(CachedOp[P, R]):
     """A divergence of two arrays of log-probabilities, and backward.
 
-    pair : the number of its term, which is given by its name in src/common/reductions/pairs.h.
+    pair : the number of its term, given by the term's name in src/common/reductions/pairs.h.
     """
 
     family = "divergences"
@@ -87,17 +87,18 @@ class Divergence(CachedOp[P, R]):
         accumulate: bool = False,
         stream: Stream = None,
     ) -> tuple[A, A]:
-        """The gradients with respect to both arrays.
+        """Compute the gradients with respect to both arrays.
 
-        Of `kl_div`, ``dlog_q = -dy * p`` and ``dlog_p = dy * p * (log_p - log_q + 1)``; of
-        `js_div`, ``dlog_q = dy * q * (log_q - log_m) / 2`` and ``dlog_p = dy * p * (log_p - log_m)
-        / 2``. What has no probability has a gradient of 0, and so has all where dy is 0.
+        For `kl_div` they are ``dlog_q = -dy * p`` and ``dlog_p = dy * p * (log_p - log_q + 1)``;
+        for `js_div`, ``dlog_q = dy * q * (log_q - log_m) / 2`` and ``dlog_p = dy * p * (log_p -
+        log_m) / 2``. Where the probability or dy is 0, the gradient is 0.
 
         Notes
         -----
-        Computed in double, of 16 bits in float32: within 2**-44 abs(dy) p, or p (abs(log_p - log_q)
-        + 1), of 16 bits 2**-20; of `js_div` of p abs(log_p - log_m), for q likewise; and rounded
-        once.
+        They are computed in double, for 16-bit data in float32, and rounded once. dlog_q of
+        `kl_div` is within 2**-44 abs(dy) p, and its dlog_p within 2**-44 abs(dy) p (abs(log_p -
+        log_q) + 1). dlog_p of `js_div` is within 2**-44 abs(dy) p abs(log_p - log_m), and its
+        dlog_q likewise. For 16-bit data the factor is 2**-20; it replaces 2**-44.
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -124,31 +125,31 @@ def kl_div(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Kullback-Leibler divergence KL(p | q) of log-probabilities, a number a row.
+    """Kullback-Leibler divergence KL(p | q) of log-probabilities, one number per row.
 
-    ``y = np.sum(np.exp(log_p) * (log_p - log_q), axis)``, as
-    ``torch.nn.functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(axis)``. What
-    has no probability, ``np.exp(log_p) == 0``, counts 0, also where log_q is infinite.
+    ``y = np.sum(np.exp(log_p) * (log_p - log_q), axis)``, like ``torch.nn.functional.kl_div(log_q,
+    log_p, reduction="none", log_target=True).sum(axis)``. An element without probability,
+    ``np.exp(log_p) == 0``, adds 0, even where log_q is infinite.
 
     Parameters
     ----------
     log_q : array
-        The logarithms of q, of a student or a policy; torch's `input`. Of float16, bfloat16,
-        float32 or float64; any shape and strides.
+        The logarithms of q, the distribution of a student or a policy; torch's `input`. Its dtype
+        is float16, bfloat16, float32 or float64, with any shape and strides.
     log_p : array
-        The logarithms of the distribution that weighs, of a teacher or a reference; torch's
-        `target`. Of log_q's shape and dtype.
+        The logarithms of p, the distribution of a teacher or a reference, which weighs the terms;
+        torch's `target`. Its shape and dtype are log_q's.
 
     See Also
     --------
-    js_div : Of both from their mean: symmetric, and finite.
-    cross_entropy : Of logits and a target.
+    js_div : The divergence of both from their mean, which is symmetric and finite.
+    cross_entropy : The loss of logits and a target.
 
     Notes
     -----
-    Where q has nothing and p has something, y is infinite, and dlog_p is, too. NaN is passed on.
+    Where q is 0 and p is not, y and dlog_p are infinite. NaN propagates.
 
-    Terms of either sign cancel where p is near q, so all is computed in double, terms and sums, and
+    Terms of opposite sign cancel where p is near q, so terms and sums are computed in double and
     rounded once: y is within half a ULP and 2**-44 of the sum of ``p * abs(log_p - log_q)``. The
     bits depend neither on the strides nor on the number of threads.
 
@@ -173,28 +174,28 @@ def kl_div(
 @declared(Divergence, "js")
 @called_as(kl_div)
 def js_div() -> None:
-    """Jensen-Shannon divergence of log-probabilities, a number a row.
+    """Jensen-Shannon divergence of log-probabilities, one number per row.
 
-    ``y = (kl_div(log_m, log_p) + kl_div(log_m, log_q)) / 2`` of the mean m = (p + q) / 2: the
-    generalized one of distillation at beta = 1/2. It is symmetric, and at most log(2) for
-    distributions; what has no probability counts 0.
+    ``y = (kl_div(log_m, log_p) + kl_div(log_m, log_q)) / 2``, with the mean m = (p + q) / 2. It is
+    the generalized divergence of distillation at beta = 1/2. It is symmetric, and at most log(2)
+    for distributions; an element without probability adds 0.
 
     Parameters
     ----------
     log_q, log_p : array
-        The logarithms of both, of one shape and dtype: float16, bfloat16, float32 or float64; any
-        strides.
+        The logarithms of both distributions, of the same shape and dtype: float16, bfloat16,
+        float32 or float64, with any strides.
 
     See Also
     --------
-    kl_div : Of one from the other.
+    kl_div : The divergence of one from the other.
 
     Notes
     -----
-    By log1p of a number from 0 to 1, without a logarithm of m, which would cancel where p is near
-    q. NaN is passed on.
+    It uses log1p of a number from 0 to 1 instead of the logarithm of m, which would cancel where p
+    is near q. NaN propagates.
 
-    Computed in double, terms and sums, and rounded once: y is within half a ULP and 2**-44 of the
+    Terms and sums are computed in double and rounded once: y is within half a ULP and 2**-44 of the
     sum of ``p * abs(log_p - log_m) + q * abs(log_q - log_m)``. The bits depend neither on the
     strides nor on the number of threads.
 

@@ -1,7 +1,7 @@
-"""Dropout: elements of an array at random, by a mask that no array holds.
+"""Dropout: elements of an array are dropped at random, by a mask that is never stored.
 
-The generator and the formula are in `src/common/bias/dropout.h`, beside what else adds a residual,
-and the oracle's in `check/reference.py`.
+The generator and the formula are in `src/common/bias/dropout.h`, next to the other ops that add a
+residual; the oracle's are in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class DropoutOp(CachedOp[P, R]):
     traits = Traits(counts_elements=True)
 
     def backward(self, dy: ArrayOrNumber, /, *given: Any, **options: Unpack[Kwargs[Any]]) -> Any:
-        """The gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
+        """Compute the gradient with respect to x: ``dx = np.where(kept, dy / (1 - p), 0)``.
 
-        What dropout makes of dy, by the same mask. The gradient with respect to the residual is dy.
+        It is dropout of dy with the same mask. The gradient with respect to the residual is dy.
 
         Notes
         -----
@@ -70,32 +70,32 @@ def dropout(
 ) -> A:
     """Dropout, and a residual that is added to it.
 
-    ``y = np.where(kept, x / (1 - p), 0) + residual``, where each element is kept with a probability
-    of 1 - p.
+    ``y = np.where(kept, x / (1 - p), 0) + residual``, where an element is kept with probability 1 -
+    p.
 
     Parameters
     ----------
     offset : int, default 0
-        The number of the first element, from 0 to 2**63 - 1: with it the parts of an array that is
-        computed in parts have the mask that the whole has.
+        The number of the first element, from 0 to 2**63 - 1. It lets the parts of an array have the
+        mask of the whole.
 
     See Also
     --------
-    add_layer_norm : A residual that is added before a norm.
+    add_layer_norm : A residual added before a norm.
 
     Notes
     -----
-    Whether an element is kept depends on seed, p and the element's number alone, which is its index
-    in C order plus `offset`: not on the number of threads, the layout in memory, the dtype, or the
-    device. Element i has the word ``i % 4`` of the block ``i // 4`` of Philox 4x32-10, with the
-    seed as the key (its lower 32 bits first), and ``i // 4`` as the lower 64 bits of the counter.
-    It is kept where that word is at least ``round(p * 2**32)``.
+    Whether an element is kept depends only on seed, p and the element's number, which is its index
+    in C order plus `offset`. It does not depend on the number of threads, the layout in memory, the
+    dtype or the device. Element i has the word ``i % 4`` of the block ``i // 4`` of Philox 4x32-10,
+    with the seed as the key (its lower 32 bits first), and ``i // 4`` as the lower 64 bits of the
+    counter. It is kept where that word is at least ``round(p * 2**32)``.
 
-    A dropped element gives 0, also where x is infinite or NaN. The others are multiplied by
-    1 / (1 - p), rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p)
-    of the true value, with u = 2**-24 (float64: 2**-53), and with a residual within u abs(y) more.
+    A dropped element gives 0, even where x is infinite or NaN. The others are multiplied by 1 / (1
+    - p), which is rounded once. Before it is rounded to x's dtype, y is within 2 u abs(x) / (1 - p)
+    of the true value, with u = 2**-24 (float64: 2**-53); a residual adds u abs(y).
 
-    `dropout.forward` saves nothing: `dropout.backward` draws the mask again.
+    `dropout.forward` saves nothing; `dropout.backward` draws the mask again.
 
     References
     ----------

@@ -1,6 +1,6 @@
-"""Gated activations: the activation of one array, times another one, in one pass.
+"""Gated activations: the activation of one array times another array, in one pass.
 
-The formula stands in `src/common/gated/`, the oracle in `check/expected/gated.py`.
+The formula is in `src/common/gated/`, the oracle is in `check/expected/gated.py`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .engine.reductions import GRADIENT_SUM_BOUNDS
 from .engine.served import CachedOp
 from .types import A, ActivationLike, Array, ArrayOrNumber, Out, Stream
 
-#: The activation that a call's options choose, of an op that names it itself.
+#: How the options of a call choose the activation, for an op that names it itself.
 Choose = Callable[[str, Any], Any]
 
 Half = tuple[int, int]  # along the axis: where it begins, and its step
 
 
 class Halves(NamedTuple):
-    """The axis, and the shapes of a and b, and of the bias."""
+    """The axis, the shape of a and b, and the shape of the bias."""
 
     axis: int
     each: tuple[int, ...]
@@ -45,18 +45,18 @@ _TEXTS = """
 Parameters
 ----------
 a : array
-    The gate. Of float16, bfloat16, float32 or float64; any shape and strides.
+    The gate, of dtype float16, bfloat16, float32 or float64, with any shape and strides.
 b : array or float
-    Of a's shape and dtype.
+    The array that is multiplied by the activation of the gate, of a's shape and dtype.
 axis : int
-    The bias's axis.
+    The axis of the bias.
 bias : array, optional
-    1-D, of twice the length of the axis `axis`: first the numbers that are added to a, then those
-    for b; of a's dtype or a wider one, beside float64 any.
+    A 1-D array twice as long as the axis `axis`: first the numbers that are added to a, then those
+    that are added to b. It has a's dtype or a wider one, or any dtype if a is float64.
 limit : float, optional
-    Above zero: a is held at limit from above, and b between -limit and limit, after the bias.
+    A number above zero. After the bias, a is clipped to at most limit, and b to [-limit, limit].
 offset : float
-    Is added to b after that.
+    A number that is added to b after that.
 
 Raises
 ------
@@ -73,11 +73,11 @@ N. Shazeer, "GLU Variants Improve Transformer", 2020, https://arxiv.org/abs/2002
 
 Notes
 -----
-A sum with a bias errs by 2 u (abs(a) + abs(bias)) at most, with u = 2**-24 (float64: 2**-53), and a
-sum with an offset by u times itself; 16 bits are computed in float32, to which limit, offset and a
-wider bias are rounded. The activation follows within its own bounds{own}, and the product is
-rounded, and then to 16 bits. The bits do not depend on the number of threads. `forward` saves the
-inputs alone: `backward` computes the activation again.
+A sum with a bias has an error of at most 2 u (abs(a) + abs(bias)), with u = 2**-24 (float64:
+2**-53), and a sum with an offset has an error of u times itself. 16-bit data is computed in
+float32, to which limit, offset and a wider bias are rounded. The activation follows within its own
+bounds{own}; the product is rounded, and for 16-bit data rounded again. The bits do not depend on
+the number of threads. `forward` saves only the inputs; `backward` computes the activation again.
 
 [own]
 """
@@ -85,16 +85,16 @@ inputs alone: `backward` computes the activation again.
 _OTHERS = """
 See Also
 --------
-gated : With any activation.
-glu : Of the halves of one array.
+gated : The same with any activation.
+glu : The same for the halves of one array.
 """
 
 
 class GatedOp(Quantizes, CachedOp[P, R]):
     """A gated activation, and backward.
 
-    choose : the activation, by the options; without it these name it.
-    packed : a and b are the halves of one array.
+    choose : finds the activation from the options; without it an option names the activation.
+    packed : whether a and b are the halves of one array.
     """
 
     family = "gated"
@@ -132,7 +132,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         return f"{' and '.join(arrays)}, and {bias} where there is a bias"
 
     def activation_of(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The activation of a call with these options (None: the identity), and its parameters."""
+        """Find a call's activation (None for the identity) and its parameters, by the options."""
         options, where = self._options(named), self._where()
         choose = self._choose
         op = choose(where, options) if choose else activation_op(where, options.activation)
@@ -141,7 +141,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
     @property
     def trials(self) -> list[dict[str, Any]]:
-        """List what activations of its options try, and their defaults, where its own differ."""
+        """List the trials of activations, and their defaults where the op's own differ."""
         defaults = self.entry_points["call"].defaults
         return [
             named
@@ -162,30 +162,32 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         now.run("gated_forward", **self._halves_by_name(now))
 
     def backward(self, dy: Any, /, *saved: Any, **options: Unpack[FusedKwargs[Any]]) -> Any:
-        """The gradients with respect to the arrays and the bias, in one pass over the data.
+        """Compute the gradients with respect to the arrays and the bias, in one pass over the data.
 
-        ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, with z the gate and c what it is
-        multiplied by, as for the call; 0 where `limit` holds a, or b. ``dbias`` is their sum over
-        all axes but `axis`, packed as bias is.
+        ``da = dy * c * act'(z)`` and ``db = dy * act(z)``, where z is the gate and c its other
+        factor, as for the call; they are 0 where `limit` clips a or b. ``dbias`` is their sum over
+        all axes but `axis`, packed like the bias.
 
         Parameters
         ----------
         out : array or tuple, optional
-            Where to write the gradients: an array for x's alone, else a tuple of arrays; one that
-            is None is not computed. da and db may each be dy, a or b itself, dx may be x.
+            Where to write the gradients: an array for x's alone, otherwise a tuple of arrays, where
+            None skips one. da and db may each be dy, a or b itself, and dx may be x.
 
         Returns
         -------
         dbias : array
-            Where there is a bias, as the last one of a tuple: of its shape and dtype.
+            The gradient with respect to the bias, of its shape and dtype: the last one of a tuple,
+            if there is a bias.
 
         Notes
         -----
-        z and c err as for the call, and the activation and its derivative are within their own
-        bounds; the products dy c, that with the derivative, and dy act(z) are rounded, and then to
-        the dtype. dbias errs by what its terms do before they are rounded to the dtype, 0.5 ULP,
-        and 2**-46 of the sum of their magnitudes. On the CPU, for float32 and float64, it has the
-        bits of ``bias_grad`` of da and of db, where these lie in memory alike.
+        z and c have the same errors as for the call, and the activation and its derivative are
+        within their own bounds. The products dy c, dy c act'(z) and dy act(z) are each rounded, and
+        the gradients are then rounded to the dtype. dbias has the errors of its terms before they
+        are rounded to the dtype, plus 0.5 ULP and 2**-46 of the sum of their magnitudes. On the
+        CPU, for float32 and float64, it has the bits of ``bias_grad`` of da and of db, if these
+        have the same memory layout.
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -222,7 +224,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
         return axes.others(whole, len(now.shapes.each))
 
     def _halves_by_name(self, now: Execution, of: str = "") -> dict[str, View | None]:
-        """The parts of packed arrays, and of the bias, that are a's and b's; or their gradients."""
+        """Find a's and b's parts of packed arrays and of the bias, or of their gradients."""
         find = now.view if of else now.views.get
         packed = [("bias_", find(f"{of}bias"), 0)]
         if self.packed:
@@ -237,7 +239,7 @@ class GatedOp(Quantizes, CachedOp[P, R]):
 
 
 class GatedOfTwo(Elementwise[P, R], GatedOp[P, R]):
-    """A gated activation of two arrays: element by element, where it has no bias."""
+    """A gated activation of two arrays, which works element by element if it has no bias."""
 
     def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         # A bias runs along an axis, which no mask or label names.
@@ -265,34 +267,34 @@ def glu(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> A:
-    """Gated linear unit of a packed array: one half through an activation, times the other one.
+    """Gated linear unit of a packed array: the activation of one half times the other half.
 
-    ``b, a = np.split(x, 2, axis)``, ``y = act(a) * b``; with gate="first" the halves change places.
+    ``b, a = np.split(x, 2, axis)`` and ``y = act(a) * b``; gate="first" swaps the halves.
 
     Parameters
     ----------
     x : array
-        Of float16, bfloat16, float32 or float64; of an even length along `axis`; any strides.
+        Data of dtype float16, bfloat16, float32 or float64, with an even length along `axis`.
     axis : int, default -1
         The axis that holds both halves, and along which the bias lies.
     gate : str, default "second"
-        Which half goes through the activation: "second" as in torch, or "first" as in fused
+        The half that goes through the activation: "second" as in torch, or "first" as in fused
         projections of gate and up.
     interleaved : bool, default False
-        The halves are not one behind the other, but take turns: ``x[..., ::2], x[..., 1::2]``.
+        If True, the halves alternate, ``x[..., ::2], x[..., 1::2]``, instead of being contiguous.
     bias : array, optional
-        1-D, packed as x is along `axis`, to which it is added; of x's dtype or a wider one, beside
-        float64 any.
+        A 1-D array that is added to x, packed as x is along `axis`. It has x's dtype or a wider
+        one, or any dtype if x is float64.
 
     Returns
     -------
     array
-        The result, of half of x's length along `axis`, of its dtype and framework.
+        The result, of x's dtype and framework and half of its length along `axis`.
 
     See Also
     --------
-    gated : The same of two arrays.
-    swiglu : With silu, of two arrays.
+    gated : The same for two arrays.
+    swiglu : The same with silu, for two arrays.
 
     References
     ----------
@@ -327,15 +329,15 @@ def gated(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> A:
-    """An activation of one array, times another one.
+    """An activation of one array times another array.
 
-    ``y = act(a) * b``; with `limit` and `offset` it is
+    ``y = act(a) * b``. With `limit` and `offset`, ``y`` is
     ``act(np.minimum(a, limit)) * (np.clip(b, -limit, limit) + offset)``.
 
     See Also
     --------
-    swiglu, geglu, reglu : With the activation named.
-    glu : The same of the halves of one array.
+    swiglu, geglu, reglu : The same with a fixed activation.
+    glu : The same for the halves of one array.
 
     Examples
     --------
@@ -363,15 +365,15 @@ def swiglu(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Silu of one array, times another one.
+    """Silu of one array times another array.
 
-    ``y = a * sigmoid(alpha * a) * b``, of what `gated` makes of a and b by `limit` and `offset`.
+    ``y = a * sigmoid(alpha * a) * b``; `limit` and `offset` change a and b as for `gated`.
 
     Parameters
     ----------
     alpha : float, default 1.0
-        Above zero: how sharp the bend is. With 1 it is `silu`, else `quick_gelu`; gpt-oss has
-        ``alpha=1.702, limit=7.0, offset=1.0``.
+        How sharp the bend is, above zero. With 1 the activation is `silu`, otherwise `quick_gelu`;
+        gpt-oss uses ``alpha=1.702, limit=7.0, offset=1.0``.
 
     Examples
     --------
@@ -401,14 +403,14 @@ def geglu(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Gelu of one array, times another one.
+    """Gelu of one array times another array.
 
-    ``y = gelu(a) * b``, of what `gated` makes of a and b by `limit` and `offset`.
+    ``y = gelu(a) * b``; `limit` and `offset` change a and b as for `gated`.
 
     Parameters
     ----------
     approximate : str, default "none"
-        "tanh" for the approximation by tanh, as `gelu` has it.
+        "tanh" selects the approximation by tanh, as for `gelu`.
 
     Examples
     --------
@@ -435,9 +437,9 @@ def reglu(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Relu of one array, times another one.
+    """Relu of one array times another array.
 
-    ``y = max(a, 0) * b``, of what `gated` makes of a and b by `limit` and `offset`.
+    ``y = max(a, 0) * b``; `limit` and `offset` change a and b as for `gated`.
 
     Examples
     --------

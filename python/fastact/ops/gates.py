@@ -1,9 +1,10 @@
 """Recurrent gates: what an LSTM or a GRU does at each step besides its matrix products.
 
-`lstm_gates`, `gru_gates` with the reset gate behind the product, `gru_reset` and `gru_blend` for
-the form with the reset gate before it. Packed arrays (..., G H) hold G gates side by side.
+The ops are `lstm_gates`; `gru_gates`, with the reset gate after the product; and `gru_reset` and
+`gru_blend`, for the form with the reset gate before it. Packed arrays (..., G H) hold G gates side
+by side.
 
-The formulas stand in `src/common/gates/`, the oracle in `check/expected/gates.py`.
+The formulas are in `src/common/gates/`, the oracle is in `check/expected/gates.py`.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ Parameters
 {op.state} : array, of shape (..., H), or Python scalar
     The state before this step.
 recurrent : array, optional
-    The recurrent projection, U h: shape and dtype of gates, to which it is added.
+    The recurrent projection, U h, which is added to gates and has their shape and dtype.
 bias : array, of the shape of a row of gates, optional
-    Packed as gates are; of their dtype or a wider one, beside float64 any. Added to every row.
+    A bias that is added to every row, packed like gates. It has their dtype or a wider one, or any
+    dtype if they are float64.
 recurrent_bias : array, of that shape, optional
-    Another one.
+    A second bias.
 
 Returns
 -------
@@ -60,8 +62,8 @@ array
 Raises
 ------
 ValueError
-    gates: a last axis of gates that is no multiple of the number of gates
-    order: an order that is no permutation of the gates
+    gates: a last axis of gates that is not a multiple of the number of gates
+    order: an order that is not a permutation of the gates
 
 References
 ----------
@@ -71,33 +73,32 @@ Machine Translation", https://arxiv.org/abs/1406.1078
 Notes
 -----
 The pre-activations are added up in float32 (float64 for float64), as (gates + recurrent) + the sum
-of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. With S the largest sum of
-the magnitudes that a gate adds up, H the magnitude of the state before and u = 2^-24 (float64:
-2^-53), an error is at most {op.bounds.state_ulp:g} u (1 + 0.15 S) (1 + H), and the rounding to the
-dtype; where r scales a sum of the magnitudes Q, as in `gru_gates`, times (1 + Q). The bits do not
-depend on the number of threads, nor on strides.
+of the biases; sigmoid and tanh are `fastact.sigmoid` and `fastact.tanh`. Let S be the largest sum
+of magnitudes that a gate adds up, H the magnitude of the state before, and u = 2^-24 (float64:
+2^-53). Then an error is at most {op.bounds.state_ulp:g} u (1 + 0.15 S) (1 + H), plus the rounding
+to the dtype. Where r scales a sum of magnitude Q, as in `gru_gates`, the bound is multiplied by
+(1 + Q). The bits depend neither on the number of threads nor on strides.
 
-In the place of gates `forward` saves the activated ones ({letters}), packed in one array of shape
-(..., {kept}H), and no recurrent; with recompute=True the inputs{and_no}.
+Instead of gates `forward` saves the activated gates ({letters}), packed in one array of shape
+(..., {kept}H), and it does not save recurrent. With recompute=True it saves the inputs{and_no}.
 
 [own]
 """
 
 
 class Gates(CachedOp[P, R]):
-    """A step of a recurrent layer behind its matrix products, and its gradients.
+    """A step of a recurrent layer after its matrix products, and its gradients.
 
-    Its arrays by position alone are gates, recurrent if a gate works on that, and the state before.
+    Its positional-only arrays are gates, recurrent if a gate works on it, and the state before.
 
-    kind : of the native gates (src/common/gates).
-    results : the names of what the op gives.
-    letters : the gates of a packed array, in the order in which they lie there by default; by
-    default the option `order`'s.
-    kept : what `forward` saves in place of the gates, packed too, by default these; q is what a
-    reset gate scales.
+    kind : the kind of the native gates (src/common/gates).
+    results : the names of the op's results.
+    letters : the gates of a packed array in their default order; by default that of `order`.
+    kept : what `forward` saves in place of the gates, packed too; by default the gates. q is what a
+        reset gate scales.
     state : the name of the state before the step.
-    takes_recurrent : the recurrent projection is an array by position, with a gradient of its own,
-        for a gate works on it; else it is an option, which is added to the gates.
+    takes_recurrent : whether the recurrent projection is a positional array with a gradient of its
+        own, because a gate works on it; otherwise it is an option that is added to the gates.
     """
 
     family = "gates"
@@ -161,7 +162,7 @@ class Gates(CachedOp[P, R]):
 
     @property
     def count(self) -> int:
-        """How many gates a packed array has."""
+        """The number of gates in a packed array."""
         return len(self.letters)
 
     def unsaved(self, named: Mapping[str, Any]) -> tuple[str, ...]:
@@ -188,59 +189,59 @@ class Gates(CachedOp[P, R]):
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return what calling the op gives, and the tuple that `backward` needs.
 
-        The docstring of the op says which letters the saved gates are of.
+        The docstring of the op says what the saved gates are.
 
         Parameters
         ----------
         recompute : bool, default False
-            Save the inputs alone, from which `backward` makes the gates again: as exact, less
-            memory, more time.
+            If True, save only the inputs, from which `backward` computes the gates again: just as
+            exact, with less memory and more time.
         out : array or tuple, optional
-            As for the call, or a tuple that goes on with an array for the activated gates, which
-            may be gates itself. Saved arrays may not be written.
+            As for the call, or a tuple that also has an array for the activated gates, which may be
+            gates itself. Do not write to saved arrays.
 
         Returns
         -------
         saved : tuple
-            The inputs of the step, in the order that `saves` of the op lists. In the place of gates
-            are the activated gates, packed in one array, and no recurrent; with recompute=True, the
-            inputs. Arrays are not copied: do not change them before `backward`.
+            The inputs of the step, in the order of the op's `saves`. The activated gates, packed in
+            one array, replace gates and recurrent, unless recompute=True. Arrays are not copied: do
+            not change them before `backward`.
         """
 
     def backward(
         self, *arrays: ArrayOrNumber | None, **options: Unpack[Kwargs[Array]]
     ) -> tuple[Any, ...]:
-        """The gradients with respect to the arrays of a step and to its biases, in one pass.
+        """Compute the gradients with respect to the arrays of a step and its biases, in one pass.
 
-        In the columns of a gate k that is a sigmoid ``dgates = dk * k * (1 - k)``, of a tanh
-        ``dgates = dk * (1 - k**2)``, with dk the gradient with respect to that gate, for which the
-        docstring of the op has the formula. ``dbias = dgates.sum(axes)`` over all but the last.
+        In the columns of a gate k that is a sigmoid, ``dgates = dk * k * (1 - k)``; for a tanh,
+        ``dgates = dk * (1 - k**2)``. Here dk is the gradient with respect to that gate; the
+        docstring of the op has its formula. ``dbias = dgates.sum(axes)`` over all but the last.
 
         Parameters
         ----------
         out : tuple of arrays or None, optional
-            Where to write each gradient; one that is None is not computed. Which of them may be
-            arrays that are read, the docstring of the op states.
+            Where to write each gradient; None skips one. The docstring of the op states which of
+            them may be inputs.
 
         Returns
         -------
         tuple
-            The gradients that `gradients` of the op lists: dgates, packed as gates are, which is
-            recurrent's too, unless drecurrent follows; the gradient of the state before; dbias, the
-            sum of dgates over all rows, of either bias: in the dtype of bias, or of recurrent_bias
-            where that is the only one. With drecurrent there is drecurrent_bias, the sum of that,
-            and each is in the dtype of its bias. None where there is no bias.
+            The gradients in the order of the op's `gradients`. dgates is packed like gates and,
+            unless drecurrent follows, is also recurrent's gradient. Then comes the gradient of the
+            state before. dbias is the sum of dgates over all rows, for either bias; it has the
+            dtype of bias, or of recurrent_bias if that is the only one. With drecurrent there is
+            also drecurrent_bias, its sum, and each has the dtype of its bias. The gradient is None
+            without a bias.
 
         Notes
         -----
-        The gradients are computed from the activated gates as they were kept. With S, H and u as
-        for the call and G the magnitude of the gradients that came back, an error is at most 40 u
-        (1 + 0.15 S) (1 + H)^2 G, times (1 + Q)^2 with Q as for the call where a reset gate works
-        behind the matrix product, and the rounding to the dtype. dbias and drecurrent_bias are each
-        a sum in double, within the bounds of `fastact.sum` and of what its terms err by before they
-        are rounded, always in one order; on the CPU, for float32 and float64, with the bits of
-        ``bias_grad`` of the gradients that belong to it, and where those are large, in a second
-        pass.
+        The gradients are computed from the activated gates as they were saved. With S, H and u as
+        for the call and G the magnitude of the incoming gradients, an error is at most 40 u (1 +
+        0.15 S) (1 + H)^2 G, plus the rounding to the dtype. Where a reset gate works after the
+        matrix product, it is multiplied by (1 + Q)^2, with Q as for the call. dbias and
+        drecurrent_bias are each summed in double, always in the same order, within the bounds of
+        `fastact.sum` and the errors of the terms before they are rounded. On the CPU, for float32
+        and float64, they have the bits of ``bias_grad``; large ones take a second pass.
         """
 
     # --- kernels ----------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ class Gates(CachedOp[P, R]):
     # --- both -------------------------------------------------------------------------------------
 
     def _positions(self, where: str, options: SimpleNamespace) -> tuple[int, ...]:
-        """The position of each gate of the kernels in packed arrays."""
+        """Find the position of each gate of the kernels in packed arrays."""
         order = getattr(options, "order", self.letters)
         if isinstance(order, str):
             found = order.replace("c", "g") if "g" not in order else order
@@ -302,7 +303,7 @@ class Gates(CachedOp[P, R]):
                 )
 
     def _shapes(self, call: Any, options: SimpleNamespace, entry: str = "call") -> GateShapes:
-        """The shapes of a step; backward gets the activated gates, or the inputs."""
+        """Find the shapes of a step; backward gets the activated gates, or the inputs."""
         shape = call.views["gates"].shape
         is_kept = entry == "backward" and not options.recompute
         count = len(self.kept) if is_kept else self.count
@@ -317,7 +318,7 @@ class Gates(CachedOp[P, R]):
 
 
 def _rows_in_order(packed: View) -> bool:
-    """Whether a sum of its own takes the rows as the kernels do; else it goes by memory's order."""
+    """Tell whether a separate sum takes the rows in the kernels' order, not in memory's order."""
     steps = [abs(s) for s, n in zip(packed.strides[:-1], packed.shape, strict=False) if n > 1]
     return steps == sorted(steps, reverse=True)
 
@@ -338,19 +339,19 @@ def lstm_gates(
     """The gates of an LSTM: the states after a step, in one pass.
 
     ``i, f, g, o = split(gates + recurrent + bias + recurrent_bias)``,
-    ``c = sigmoid(f) * c_prev + sigmoid(i) * tanh(g)``, ``h = sigmoid(o) * tanh(c)``.
+    ``c = sigmoid(f) * c_prev + sigmoid(i) * tanh(g)`` and ``h = sigmoid(o) * tanh(c)``.
 
     Parameters
     ----------
     gates : array, of shape (..., 4 H)
-        The input's projection, W x. Of float16, bfloat16, float32 or float64; any strides.
+        The input's projection, W x, of float16, bfloat16, float32 or float64, with any strides.
     c_prev : array, of shape (..., H), or Python scalar
-        The cell's state before this step.
+        The cell state before this step.
     order : str, default 'ifgo'
-        How the gates are packed: i input, f forget, g (or c) cell, o output. "ifgo" is torch's and
-        Flux's order, "iofc" ONNX's.
+        The order in which the gates are packed: i input, f forget, g (or c) cell, o output. torch
+        and Flux use "ifgo", ONNX uses "iofc".
     out : tuple of two arrays or None, optional
-        Where to write h and c; one that is None is allocated. c may be c_prev itself.
+        Where to write h and c; None allocates one. c may be c_prev itself.
 
     Returns
     -------
@@ -364,8 +365,8 @@ def lstm_gates(
     Notes
     -----
     With the activated gates and ``d = dc + dh * o * (1 - tanh(c)**2)``, the gradients are ``di = d
-    * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and ``dc_prev = d * f``. dc
-    may be None, for the last step. dgates may be written over the saved gates, dc_prev over dc.
+    * g``, ``df = d * c_prev``, ``dg = d * i``, ``do = dh * tanh(c)`` and ``dc_prev = d * f``. For
+    the last step dc may be None. dgates may overwrite the saved gates, and dc_prev dc.
 
     References
     ----------
@@ -396,25 +397,25 @@ def gru_gates(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """The gates of a GRU with its reset gate behind the matrix product: the state after a step.
+    """The gates of a GRU with its reset gate after the matrix product: the state after a step.
 
     ``x_r, x_z, x_n = split(gates + bias)``, ``u_r, u_z, q = split(recurrent + recurrent_bias)``,
     ``r = sigmoid(x_r + u_r)``, ``z = sigmoid(x_z + u_z)``, ``n = tanh(x_n + r * q)``,
-    ``h = (1 - z) * n + z * h_prev``, in one pass. It is the form of torch, cuDNN and Flux's GRUv3.
+    ``h = (1 - z) * n + z * h_prev``, in one pass. torch, cuDNN and Flux's GRUv3 have this form.
 
     Parameters
     ----------
     gates : array, of shape (..., 3 H)
-        The input's projection, W x, with its gates in the order r, z, n. Of float16, bfloat16,
-        float32 or float64; any strides.
+        The input's projection, W x, with its gates in the order r, z, n. Its dtype is float16,
+        bfloat16, float32 or float64, with any strides.
     recurrent : array, of shape (..., 3 H)
         The recurrent projection, U h.
     recurrent_bias : array, of shape (3 H,), optional
-        The same for recurrent.
+        A bias that is added to recurrent.
 
     See Also
     --------
-    gru_reset, gru_blend : The two halves of a GRU whose reset gate works before the product.
+    gru_reset, gru_blend : The two halves of a GRU with its reset gate before the product.
 
     Notes
     -----
@@ -422,8 +423,8 @@ def gru_gates(
 
     With the derivatives of the activated gates ``r' = r * (1 - r)``, ``z' = z * (1 - z)`` and ``n'
     = 1 - n**2``, dgates is ``dr = dn * q * r'``, ``dz = dh * (h_prev - n) * z'`` and ``dn = dh * (1
-    - z) * n'``, packed; drecurrent has ``dn * r`` in the place of dn; and ``dh_prev = dh * z``,
-    without what goes through recurrent. dh_prev may be written over dh.
+    - z) * n'``, packed. drecurrent has ``dn * r`` in place of dn, and ``dh_prev = dh * z``, without
+    the part that goes through recurrent. dh_prev may overwrite dh.
 
     Examples
     --------
@@ -449,21 +450,21 @@ def gru_reset(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """First half of a GRU whose reset gate works before the matrix product.
+    """First half of a GRU with its reset gate before the matrix product.
 
     ``y = r * h_prev`` with ``r = sigmoid(gates + recurrent + bias + recurrent_bias)``, in one pass.
-    It is the form of Cho et al. and Flux's GRU.
+    Cho et al. and Flux's GRU have this form.
 
     Parameters
     ----------
     gates : array, of shape (..., H)
-        The input's projection, W x, of r: a slice of a packed array is read in place. Of float16,
-        bfloat16, float32 or float64; any strides.
+        The input's projection for r, W x; a slice of a packed array is read in place. Its dtype is
+        float16, bfloat16, float32 or float64, with any strides.
 
     Returns
     -------
     array
-        The state before, reset, of shape (..., H).
+        The reset state, of shape (..., H).
 
     See Also
     --------
@@ -471,8 +472,8 @@ def gru_reset(
 
     Notes
     -----
-    The gradients are ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``. dgates may be
-    written over the saved gates, dh_prev over dy.
+    The gradients are ``dgates = dy * h_prev * r * (1 - r)`` and ``dh_prev = dy * r``. dgates may
+    overwrite the saved gates, and dh_prev dy.
 
     Examples
     --------
@@ -488,7 +489,7 @@ def gru_reset(
 @declared(Gates, kind="blend", letters="zn", results=("h",))
 @called_as(gru_reset)
 def gru_blend() -> None:
-    """Second half of a GRU whose reset gate works before the matrix product.
+    """Second half of a GRU with its reset gate before the matrix product.
 
     ``h = (1 - z) * n + z * h_prev`` with ``z = sigmoid(a)``, ``n = tanh(b)`` and
     ``a, b = split(gates + recurrent + bias + recurrent_bias)``, in one pass.
@@ -496,11 +497,11 @@ def gru_blend() -> None:
     Parameters
     ----------
     gates : array, of shape (..., 2 H)
-        The input's projection, W x, of z and n: a slice of a packed array is read in place. Of
-        float16, bfloat16, float32 or float64; any strides.
+        The input's projection for z and n, W x; a slice of a packed array is read in place. Its
+        dtype is float16, bfloat16, float32 or float64, with any strides.
     recurrent : array, optional
-        The recurrent projection, of z U h_prev and of n U (r h_prev): shape and dtype of gates, to
-        which it is added.
+        The recurrent projection, U h_prev for z and U (r h_prev) for n, which is added to gates and
+        has their shape and dtype.
 
     See Also
     --------
@@ -511,8 +512,7 @@ def gru_blend() -> None:
     Where z is 1, h has the bits of h_prev.
 
     The gradients are ``dz = dh * (h_prev - n) * z * (1 - z)`` and ``dn = dh * (1 - z) * (1 -
-    n**2)``, packed, and ``dh_prev = dh * z``. dgates may be written over the saved gates, dh_prev
-    over dh.
+    n**2)``, packed, and ``dh_prev = dh * z``. dgates may overwrite the saved gates, and dh_prev dh.
 
     Examples
     --------

@@ -16,14 +16,14 @@ from .engine import axes
 from .engine.entry import one_correction
 from .engine.op import ops
 
-#: The version of buffers and pickles; not 0 or 1, with which buffers without a version may begin.
+#: The version of buffers and pickles. It is not 0 or 1, which may begin a buffer without a version.
 _VERSION = -2.0
 
 #: Sums of squares that met neither an overflow nor an underflow (common/reductions/range.h).
 _LEAST, _MOST = 2.0**-900, float(np.finfo(np.float64).max)
 _NUMPY = (np.ndarray, np.generic)
 
-#: The fields of `Moments`, by which the call cache takes them apart and makes them anew.
+#: The fields of `Moments`, by which the call cache takes them apart and rebuilds them.
 FIELDS = ("count", "mean", "squares", "given")
 
 
@@ -31,18 +31,18 @@ FIELDS = ("count", "mean", "squares", "given")
 class Moments:
     """The number of values, their mean, and m2, the sum of the squared distances from it.
 
-    Moments of parts merge into the moments of the whole without loss: a data set can be read in
-    chunks, or lie on many machines.
+    Moments of parts merge into the moments of the whole without loss, so a data set can be read in
+    chunks or lie on many machines.
 
     Attributes
     ----------
     count : int or array
-        Values that each mean is of, or the sum of their weights; not negative. An array of float64,
-        of the mean's shape, where not all elements count, or not once.
+        The number of values behind each mean, or the sum of their weights; it is not negative. It
+        is a float64 array of the mean's shape if not every element counts exactly once.
     mean, m2 : array
-        Of float64, of one shape and from one framework. Python numbers become NumPy's. m2 of
-        distances beyond some 1e154 is infinite, and of those below 1e-162 it is 0, where `std` is
-        right nevertheless.
+        Arrays of float64 with the same shape and from the same framework. Python numbers become
+        NumPy's. For distances beyond about 1e154, m2 is infinite, and for distances below 1e-162 it
+        is 0, but `std` is still right.
 
     Examples
     --------
@@ -57,13 +57,13 @@ class Moments:
 
     count: Any
     mean: Any
-    #: m2, or where that leaves the range of float64, the negative of its root.
+    #: m2, or the negative of its root where m2 leaves the range of float64.
     squares: Any
-    #: The caller's array, to which m2 was written; None: there is none.
+    #: The caller's array, to which m2 was written, or None.
     given: Any
 
     def __init__(self, count: Any, mean: Any, m2: Any, *given: Any) -> None:
-        if given:  # dask makes a dataclass anew of all its fields, which were checked before
+        if given:  # dask rebuilds a dataclass from all its fields, which were checked before
             self._set(count, mean, m2, *given)
             return
         where = "fastact.Moments"
@@ -93,7 +93,7 @@ class Moments:
 
     @classmethod
     def of_checked(cls, count: Any, mean: Any, squares: Any, given: Any = None) -> Moments:
-        """Make moments of arrays that an op has made, or will: torch's tracers have no values."""
+        """Make moments from arrays of an op, which may be torch's tracers without values."""
         made = cls.__new__(cls)
         made._set(count, mean, squares, given)
         return made
@@ -112,34 +112,34 @@ class Moments:
             return self._of_roots(lambda root: root * root, self.squares, 1.0)
 
     def var(self, correction: float = 0, *, ddof: float | None = None) -> Any:
-        """The variance m2 / (count - correction), and m2 / 0 where that is not positive.
+        """Return the variance m2 / (count - correction), or m2 / 0 if that is not positive.
 
-        So NumPy's `var` has it, of weights, a mask and groups too; its `nanvar` has NaN there.
-        ddof : NumPy's name of `correction`; one of the two may be given.
+        This is what NumPy's `var` gives, also with weights or groups; `nanvar` gives NaN there.
+        ddof : NumPy's name for `correction`; only one of the two may be given.
         """
         left = self._left("var", correction, ddof)
         with self._quiet():
             return self._of_roots(lambda root: root * root, self.squares / left, left)
 
     def std(self, correction: float = 0, *, ddof: float | None = None) -> Any:
-        """The standard deviation, the square root of `var`."""
+        """Return the standard deviation, the square root of `var`."""
         left = self._left("std", correction, ddof)
         with self._quiet():
             return self._of_roots(lambda root: root, (self.squares / left) ** 0.5, left)
 
     def _quiet(self) -> AbstractContextManager[Any]:
-        """Let NumPy say nothing of overflow and invalid values; other frameworks never do."""
+        """Silence NumPy's warnings of overflow and invalid values; other frameworks have none."""
         return np.errstate(all="ignore") if isinstance(self.squares, _NUMPY) else nullcontext()
 
     def _left(self, name: str, correction: float, ddof: float | None) -> Any:
-        """Subtract a correction from the count, but not below 0: m2 is divided by it."""
+        """Subtract a correction from the count, down to 0; m2 is divided by the result."""
         where = f"fastact.Moments.{name}"
         correction = validate.number(where, "correction", one_correction(where, correction, ddof))
         left = self.count - correction
         return abs(left) * (left > 0)
 
     def _of_roots(self, of: Callable[[Any], Any], plain: Any, divisor: Any) -> Any:
-        """Apply `of` to the root of m2 / divisor where there is one; give `plain` elsewhere."""
+        """Apply `of` to the root of m2 / divisor where there is one; return `plain` elsewhere."""
         are_roots = self._are_roots
         if isinstance(are_roots, _NUMPY) and not are_roots.any():
             return plain
@@ -152,11 +152,10 @@ class Moments:
 
     @property
     def _root(self) -> Any:
-        """The root of m2."""
         return _where(self._are_roots, -self.squares, self.squares**0.5)
 
     def merge(self, other: Moments) -> Moments:
-        """The moments of both sets of values together, by Chan's formula."""
+        """Return the moments of both sets of values together, by Chan's formula."""
         where = "fastact.Moments.merge"
         if not isinstance(other, Moments):
             raise TypeError(f"{where}: other must be Moments, got {validate.describe(other)}")
@@ -196,10 +195,10 @@ class Moments:
         skipna: bool = False,
         where: Any = None,
     ) -> Moments:
-        """The moments of the values so far and of a batch.
+        """Return the moments of the values so far and of a batch.
 
-        ``self.merge(fastact.moments(batch, axis, ...))``, where axis is, by default, the leading
-        axes that the mean lacks.
+        This is ``self.merge(fastact.moments(batch, axis, ...))``, where axis is, by default, the
+        leading axes that the mean lacks.
         """
         if axis is None and hasattr(batch, "ndim"):
             axis = tuple(range(max(batch.ndim - len(self.mean.shape), 0)))
@@ -208,9 +207,9 @@ class Moments:
 
     @staticmethod
     def merge_many(parts: Iterable[Moments]) -> Moments:
-        """The moments of all values, merged in one tree: neighbours first, then pairs of pairs.
+        """Return the moments of all values, merged in a tree: first neighbours, then pairs.
 
-        The bits depend on the order of the parts alone, whoever computed them, and when.
+        The bits depend only on the order of the parts, not on who computed them or when.
         """
         where = "fastact.Moments.merge_many"
         if not isinstance(parts, Iterable):
@@ -232,19 +231,19 @@ class Moments:
 
     @property
     def _count(self) -> Any:
-        """The count as float64 has it: an array, or a number that is the same."""
+        """The count in float64: an array, or a number that float64 holds exactly."""
         if isinstance(self.count, int) and int(float(self.count)) != self.count:
             raise ValueError(
-                f"fastact.Moments: count must be a number that float64 holds in a buffer, or "
+                f"fastact.Moments: count must be a number that float64 holds in a buffer and "
                 f"beside counts that are arrays, got {validate.describe(self.count)}"
             )
         return self.count
 
     def to_buffer(self) -> Any:
-        """One flat float64 array, which an all-gather takes.
+        """Return one flat float64 array, which an all-gather takes.
 
-        The version of this form, whether each mean has a count of its own, the counts, the means,
-        then m2, or the negative of its root where that leaves the range of float64.
+        It holds the version of this form, whether each mean has a count of its own, the counts, the
+        means, and then m2, or the negative of its root where m2 leaves the range of float64.
         """
         xp = namespace(self.mean)
         flat = [xp.reshape(part, (-1,)) for part in (self.mean, self.squares)]
@@ -256,7 +255,7 @@ class Moments:
 
     @staticmethod
     def from_buffer(buffer: Any, shape: tuple[int, ...]) -> Moments:
-        """Make moments of a buffer that `to_buffer` made; shape: the mean's."""
+        """Make moments from a buffer of `to_buffer`; shape: the mean's."""
         where = "fastact.Moments.from_buffer"
         shape = axes.lengths(where, "shape", shape)
         size = math.prod(shape)
@@ -289,7 +288,7 @@ class Moments:
         return _unpickled, (_VERSION, self.count, self.mean, self.squares)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether both have one count and the same numbers; NaN equals NaN."""
+        """Tell whether both have the same count and the same numbers; NaN equals NaN."""
         if not isinstance(other, Moments):
             return NotImplemented
         if self._counts_each != other._counts_each:
@@ -307,16 +306,16 @@ class Moments:
 
 
 def of_enough(m: Moments, y: Any, correction: float) -> Any:
-    """A variance or its root, but NaN of too few values, as `np.nanvar` has it."""
+    """Return a variance or its root, but NaN for too few values, as `np.nanvar` does."""
     return _where(m.count - correction > 0, y, math.nan * y)
 
 
 def _merged(a: Moments, b: Moments, share: Any, weight: Any) -> tuple[Any, Any]:
-    """Mean and `squares` of both; share: b's of the count, weight: a's count."""
+    """Find the mean and `squares` of both; share: b's part of the count, weight: a's count."""
     xp = namespace(a.mean)
     with np.errstate(all="ignore"):
         delta = b.mean - a.mean
-        # An infinite mean, or means too far apart for their difference, take the other road.
+        # Infinite means, and means too far apart for their difference, take the other formula.
         mean = xp.where(
             xp.isfinite(delta), a.mean + delta * share, a.mean * (1 - share) + b.mean * share
         )[()]
@@ -343,7 +342,7 @@ def _unpickled(version: float, count: Any, mean: Any, squares: Any) -> Moments:
 
 
 def _statistic(where: str, name: str, value: Any) -> Any:
-    """Take the count, mean, m2, or all in a buffer: arrays of float64."""
+    """Check the count, the mean, m2 or a buffer, which are arrays of float64."""
     if type(value) in (int, float):
         try:
             return np.float64(float(value))
@@ -361,7 +360,7 @@ def _statistic(where: str, name: str, value: Any) -> Any:
 
 
 def _has_negative(value: Any) -> bool:
-    """Whether a number of an array is below 0, if it has values and arithmetic."""
+    """Tell whether an array that has values and arithmetic has a number below 0."""
     if is_traced(value) or not hasattr(value, "__mul__"):
         return False
     below: Any = value < 0

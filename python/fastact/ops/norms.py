@@ -1,9 +1,9 @@
 """Norms: (x - mean) rstd weight + bias, with any activation behind it.
 
-`declared` tells which elements make a normalization row, that is, share a mean and an rstd, the
-kind of norm, and its parts, as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`,
+`declared` tells which elements make a normalization row and so share a mean and an rstd, the kind
+of norm, and its parts, such as a residual. `norms_channels.py` has `batch_norm` and `norm_apply`,
 whose channels have one mean and one rstd each. The formulas and the gradients are in
-`src/common/norms`, the oracle in `check/reference.py`.
+`src/common/norms`, the oracle is in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Shape = tuple[int, ...]
 WEIGHTS = ("weight", "bias")
 STATISTICS = ("mean", "rstd")
 
-#: A `casting` stands for what is added to the weight by default, and for whether all that lies
-#: between the steps is rounded to x's dtype (src/common/norms/norms.h).
+#: A `casting` says what is added to the weight by default, and whether all values between the
+#: steps are rounded to x's dtype (src/common/norms/norms.h).
 CASTINGS = {"exact": (0.0, False), "llama": (0.0, True), "gemma": (1.0, False)}
 
-#: Arrays for y; of `forward`, the statistics too, whose dtype may be another one.
+#: Arrays for y and, in `forward`, for the statistics, whose dtype may be another one.
 NormOut: TypeAlias = A | tuple[A | None, *tuple[Array | None, ...]] | None
 
-#: Arrays of a norm that returns the sum, too.
+#: Arrays for a norm that also returns the sum.
 AddNormOut: TypeAlias = tuple[A | None, A | None, *tuple[Array | None, ...]] | None
 
 
 def read_casting(where: str, options: SimpleNamespace) -> None:
-    """Make of `casting` and `weight_offset` what kernels are told."""
+    """Translate `casting` and `weight_offset` for the kernels."""
     offset, options.casts = validate.choice(where, "casting", options.casting, CASTINGS)
     if options.weight_offset is not None:
         offset = validate.number(where, "weight_offset", options.weight_offset)
@@ -55,7 +55,7 @@ def read_casting(where: str, options: SimpleNamespace) -> None:
 class Rows(NamedTuple):
     """The normalization rows of a call: which elements share statistics, and which parameters.
 
-    It holds what the kernels have to know of them, and the shapes that other arrays must have.
+    It holds what the kernels need to know about them and the shapes that other arrays must have.
     """
 
     shape: Shape  # x's
@@ -68,19 +68,19 @@ class Rows(NamedTuple):
 
     @property
     def ndim(self) -> int:
-        """How many axes x has, after the cut."""
+        """The number of axes of x after the cut."""
         return len(self.shape) + (self.cut is not None)
 
     def seen_data(self, view: View) -> View:
-        """An array of x's shape with the axes of the kernels."""
+        """Give an array of x's shape the axes of the kernels."""
         return view.split_axis(*self.cut) if self.cut else view
 
     def seen_statistics(self, view: View) -> View:
-        """The mean or the rstd with those axes."""
+        """Give the mean or the rstd those axes."""
         return view if view.ndim == self.ndim else view.with_axes(self.axes)
 
     def seen_parameter(self, view: View) -> View:
-        """The weight or the bias, or its gradient, with those axes."""
+        """Give the weight, the bias or a gradient of them those axes."""
         if self.cut:
             view = view.split_axis(0, self.cut[1])
         lacked = axes.others(self.of_parameter, self.ndim)
@@ -108,19 +108,19 @@ class Rows(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many elements a row has."""
+        """The number of elements of a row."""
         return prod(self.split[a] for a in self.axes)
 
 
 def rows_of(op: Any, shape: Shape, named: Mapping[str, Any]) -> Rows:
-    """The rows of an array of a shape, for the arguments of a call by name."""
+    """Find the rows of an array of a shape, for the arguments of a call by name."""
     found = op.shapes({**named, "x": SimpleNamespace(shape=shape, ndim=len(shape))})
     rows = found if isinstance(found, Rows) else found.normed
     return rows._replace(centred="mean" in op.saves)
 
 
 def named_axes(call: Call, options: SimpleNamespace) -> Rows:
-    """A row has the elements along the axes that `axis` names."""
+    """Make rows of the elements along the axes that `axis` names."""
     where, x, axis = call.where, call.views["x"], options.axis
     if axis is None or (isinstance(axis, tuple | list) and not axis):
         raise TypeError(
@@ -135,7 +135,7 @@ def named_axes(call: Call, options: SimpleNamespace) -> Rows:
 
 
 def _has_room(where: str, ndim: int) -> None:
-    """Refuse x where no axis more fits, which groups are."""
+    """Refuse x if it has no room for one more axis, the groups."""
     if ndim >= axes.MOST:
         raise ValueError(f"{where}: x must have at most {axes.MOST - 1} axes, got {ndim}")
 
@@ -146,9 +146,9 @@ def _must_divide(where: str, name: str, number: int, what: str, axis: int, lengt
 
 
 def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
-    """A row has a group of the channels of an example: axis 0, unless that has the channels.
+    """Make rows of groups of channels of an example, which is axis 0 unless that has the channels.
 
-    Backward sees by the shape of the saved rstd how many groups there are.
+    Backward finds the number of groups from the shape of the saved rstd.
     """
     where, x, rstd = call.where, call.views["x"], call.views.get("rstd")
     if rstd is None:
@@ -169,7 +169,7 @@ def groups_of_channels(call: Call, options: SimpleNamespace) -> Rows:
 
 
 def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
-    """A row has `group_size` neighbours along the axis, or all along the axes that it names."""
+    """Make rows of `group_size` neighbours along the axis, or of all along the named axes."""
     where, x, size = call.where, call.views["x"], options.group_size
     if size is None:
         return named_axes(call, options)
@@ -192,7 +192,7 @@ def gated_groups(call: Call, options: SimpleNamespace) -> Rows:
 
 
 def _length(where: str, name: str, value: Any) -> float:
-    """A length whose square a double holds, or 0."""
+    """Check a length, which is 0 or has a square that a double holds."""
     eps = validate.number(where, name, value)
     allowed = f"{name} must be 0, or from 1e-150 to 1e150"
     validate.rule(where, allowed, lambda eps: eps == 0 or 1e-150 <= eps <= 1e150, {name: eps})
@@ -200,7 +200,7 @@ def _length(where: str, name: str, value: Any) -> float:
 
 
 def single_channels(call: Call, options: SimpleNamespace) -> Rows:
-    """A row has one channel of an example: axis 0, unless that has the channels."""
+    """Make rows of single channels of an example, which is axis 0 unless that has the channels."""
     x = call.views["x"]
     channel = axes.one(call.where, options.channel_axis, x.ndim, "channel_axis")
     along = axes.others((0, channel), x.ndim)
@@ -213,25 +213,24 @@ TEXTS = """
 Parameters
 ----------
 gate : array, or Python scalar
-    Of x's shape and dtype.
+    The gate, of x's shape and dtype.
 offset : int
-    The number of the first element of x, from 0 to 2**63 - 1, as `dropout` has it.
+    The number of the first element of x, from 0 to 2**63 - 1, as for `dropout`.
 weight : array, optional
-    {lengths}; of x's dtype or a wider one, beside float64 any.
+    {lengths}, of x's dtype or a wider one, or of any dtype if x is float64.
 bias : array, optional
-    {lengths}; of x's dtype or a wider one, beside float64 any. Either of weight and bias may
-    come without the other.
+    {lengths}, of the same dtypes as weight. Either may be given without the other.
 axis : int or tuple of int
     The axes whose elements share statistics, and along which the parameters lie.
 channel_axis : int
     The axis of the channels: 1 for NCHW, -1 for channels last.{batch}
 eps : float
-    Added to {added}; not negative. With 0, rstd is infinite where it leaves float32 (float64), as
-    for a row of zeros.
+    A number that is added to {added}; it must not be negative. With 0, rstd is infinite where it
+    leaves the range of float32 (float64), as for a row of zeros.
 casting : {{"exact", "llama", "gemma"}}
-    Where values are rounded. "exact": the result alone. "llama": the normalised x to x's dtype, and
-    then the product with the weight, as Llama's published code does. "gemma": as "exact", with a
-    weight that is learnt less 1, as Gemma's does.
+    Where values are rounded. "exact" rounds only the result. "llama" rounds the normalised x to x's
+    dtype, and then the product with the weight, as Llama's published code does. "gemma" rounds like
+    "exact" and adds 1 to the weight, as Gemma's code does.
 {out}
 
 Raises
@@ -240,7 +239,7 @@ TypeError
     mean: statistics narrower than x
 ValueError
     mean: statistics of another shape
-    num_groups: a number of groups that does not fit
+    num_groups: a number of groups that does not divide the channels
 
 References
 ----------
@@ -248,11 +247,11 @@ References
 
 Notes
 -----
-Computed in float32 (float64 for float64, and for the statistics). With u = 2**-24 (2**-53), xhat
-the normalised x and z the value before the activation, z has an error of at most {b.scaled:g} u
-abs(xhat weight) + u abs(z){error} 2**-46 abs(weight) (1 + abs(xhat)), for the roundings of the
-moments{given}. Then the activation's own error, and one rounding to x's dtype; a bias wider than
-the type in which x is computed is rounded to that first. {rough}
+The op computes in float32 (float64 for float64, and for the statistics). Let u = 2**-24 (2**-53),
+xhat the normalised x, and z the value before the activation. z has an error of at most {b.scaled:g}
+u abs(xhat weight) + u abs(z){error} 2**-46 abs(weight) (1 + abs(xhat)), for the roundings of the
+moments{given}. The activation's own error follows, and one rounding to x's dtype. A bias that is
+wider than the type in which x is computed is first rounded to that type. {rough}
 
 {order}
 
@@ -262,21 +261,21 @@ the type in which x is computed is rounded to that first. {rough}
 """
 
 #: The lengths of a parameter where an axis of channels is named.
-CHANNEL = "1-D, one value a channel"
+CHANNEL = "A 1-D array with one value per channel"
 
-_ROUGH = """On a GPU, whose moments of 16-bit data are of float32 in part, there is {b.rough:g} u
-abs(weight) (1 + abs(xhat) + abs(mean) rstd) more."""
+_ROUGH = """On a GPU, which computes moments of 16-bit data partly in float32, the bound for such
+data is larger by {b.rough:g} u abs(weight) (1 + abs(xhat) + abs(mean) rstd)."""
 
 #: Other fields of these words, for norms of rows.
 _OF_ROWS = {
     "given": "",
     "batch": " The batch is axis 0, unless the channels are.",
-    "order": """`forward` saves the statistics by which y is computed, rounded once to the dtype in
-    which x is computed: rstd is the factor of x, or of x - mean.
+    "order": """`forward` saves the statistics that y is computed with, rounded once to the dtype in
+    which x is computed; rstd is the factor of x, or of x - mean.
 
-    The result for a normalization row does not depend on the other rows, nor on the
-    number of threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the
-    order in which memory holds the axes (channels last), but not on how they step.""",
+    The result for a normalization row depends neither on the other rows nor on the number of
+    threads. Terms are added up in the order of `fastact.sum`: the bits may depend on the order of
+    the axes in memory (channels last), but not on their strides.""",
 }
 
 _LAYER = """J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer Normalization",
@@ -287,18 +286,18 @@ https://arxiv.org/abs/1910.07467
 
 `LlamaRMSNorm` and `GemmaRMSNorm` of https://github.com/huggingface/transformers"""
 
-#: The errors besides, where a mean is subtracted, too.
-FAR = """, and 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 instead
+#: Further errors where a mean is subtracted.
+FAR = """, plus 2**-48 abs(mean weight) rstd for the rounding of the mean; for float64 it is instead
 2**-52 abs(mean weight) rstd (1 + abs(xhat)) +"""
 
 
 class Part(NamedTuple):
-    """A thing that a norm does besides normalising x, and the arguments and outputs that it adds.
+    """Something that a norm does besides normalising x, with the arguments and outputs it adds.
 
     args, outs, names, checks : as an op declares them.
     """
 
-    front: str = ""  # the array beside x that it takes in front
+    front: str = ""  # the positional array that it takes after x
     results: tuple[str, ...] = ()  # results besides y
     saves: tuple[str, ...] = ()  # data besides x that `forward` saves
     gradients: tuple[str, ...] = ()  # results of `backward` after dx
@@ -312,7 +311,7 @@ class Part(NamedTuple):
 
 
 def _merged(parts: Sequence[Part], field: str) -> dict[str, Any]:
-    """One table of what all parts declare in a field."""
+    """Merge what all parts declare in a field into one table."""
     return {name: value for part in parts for name, value in getattr(part, field).items()}
 
 
@@ -323,23 +322,21 @@ RESIDUAL = Part(
     incoming={"dtotal": None},
     args={"residual": Arg(shares="x"), "dtotal": Arg()},
     out="""out : tuple of arrays or None, optional
-    Where to write y and the sum; one that is None is allocated. The sum may be x or residual
-    itself, and y too.
+    Where to write y and the sum; None allocates one. Both may be x or residual itself.
 
 Returns
 -------
 y : array
     The normalised sum, of x's shape, dtype and framework.
 total : array
-    The sum, rounded to x's dtype. It is normalised as rounded, so that y is the norm of this sum;
-    kernels that normalise the sum before they round it, as vLLM's and flash-attn's, differ by that
-    rounding in 16 bits.""",
-    note="""The x that is saved is the sum. `dtotal` is the gradient with respect to the sum that
-    was returned.""",
+    The sum, rounded to x's dtype. The rounded sum is normalised, so that y is its norm. For 16-bit
+    data, kernels that normalise the sum before they round it, such as vLLM's and flash-attn's,
+    differ by that rounding.""",
+    note="""The saved x is the sum. `dtotal` is the gradient with respect to the returned sum.""",
 )
 
-#: The sum is of what dropout leaves of x: kernels have dx before it is dropped, which is the
-#: residual's.
+#: The sum is that of the residual and what dropout leaves of x. Before dropout, the kernels' dx is
+#: the residual's gradient.
 DROPPED_RESIDUAL = RESIDUAL._replace(
     gradients=("dresidual",),
     args={"dtotal": Arg()},
@@ -353,19 +350,19 @@ GATE = Part(
     front="gate",
     saves=("gate",),
     gradients=("dgate",),
-    note="""act(gate) is within the activation's own bounds, too; products with it are rounded in
-    the type in which x is computed, and errors are carried through. With `gate_first`, the product
-    with x is normalised as it is in that type, which it must not leave.""",
+    note="""act(gate) is within the activation's own bounds, too. Products with it are rounded in
+    the type in which x is computed, and its errors propagate through them. With `gate_first`, the
+    product with x is normalised in that type, whose range it must not leave.""",
 )
 
 #: Options say where 16 bits are rounded between the steps, and what is added to the weight.
 CASTING = Part(
     note="""With casting="llama" and 16-bit data, `backward` rounds where the derivative of that
-    code does: what reaches the normalised x, the terms of dweight, and with an activation what
-    comes from it. Of float32 and float64 it rounds nothing that is not rounded anyway.""",
+    code does: the gradient that reaches the normalised x, the terms of dweight, and the gradient
+    that comes from an activation. For float32 and float64 this adds no rounding.""",
 )
 
-#: Kernels are told this of parts that a norm lacks.
+#: The arguments of kernels for parts that a norm lacks.
 PLAIN: Mapping[str, Any] = MappingProxyType(
     {"weight_offset": 0.0, "casts": False, "gate_first": False, "p": 0.0, "seed": 0, "offset": 0}
 )
@@ -374,9 +371,9 @@ PLAIN: Mapping[str, Any] = MappingProxyType(
 class NormOp(Quantizes, CachedOp[P, R]):
     """Normalization of rows of x, act((x - mean) rstd weight + bias), and backward.
 
-    over : from a call and its options to its `Rows`.
-    kind : the functor of src/common/norms/rows.h: "CentredNorm" alone has a mean and a bias.
-    parts : what it does besides.
+    over : finds the `Rows` of a call from its options.
+    kind : the functor of src/common/norms/rows.h; only "CentredNorm" has a mean and a bias.
+    parts : what the norm does besides.
     """
 
     family = "norms"
@@ -413,12 +410,12 @@ class NormOp(Quantizes, CachedOp[P, R]):
         runs = {"forward": "norm_forward", "backward": "norm_backward"}
         names = {**_merged(parts, "names"), "reduced": "axes"}
         self.kernels = Kernels(runs, names, {**PLAIN, "norm": ROW_NORMS.index(kind)})
-        # How many groups there are, follows from what is saved.
+        # The number of groups follows from what is saved.
         self._enter_points(but=("num_groups",), told=_merged(parts, "incoming"))
 
     def _texts(self) -> str:
         is_centred, by_axes = "mean" in self.saves, "axis" in self.__signature__.parameters
-        along = "Of the lengths of x along `axis`, in the order of x"
+        along = "An array with the lengths of x along `axis`, in the order of x"
         return TEXTS.format(
             b=self.bounds,
             **_OF_ROWS,
@@ -426,7 +423,7 @@ class NormOp(Quantizes, CachedOp[P, R]):
             lengths=along if by_axes else CHANNEL,
             added="the variance" if is_centred else "the mean of the squares",
             reference=_LAYER if is_centred else _ROOT,
-            error=FAR if is_centred else "; for float64 also",
+            error=FAR if is_centred else ", plus, for float64,",
             out="".join(part.out for part in self.parts),
             notes="\n\n".join(part.note for part in self.parts),
         )
@@ -452,34 +449,35 @@ class NormOp(Quantizes, CachedOp[P, R]):
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
-        """The gradients with respect to x, weight and bias.
+        """Compute the gradients with respect to x, weight and bias.
 
-        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias``, ``p = dy * act'(z)`` and
-        ``g = p * weight``, ``dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + dtotal``, with
-        means over the normalization row; ``dweight = sum(p * xhat)`` and ``dbias = sum(p)``, over
-        all elements that a parameter meets. `rms_norm` and `add_rms_norm` subtract no mean: for
-        them xhat is ``x * rstd``, and dx has no ``mean(g)``.
+        Let ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias``, ``p = dy * act'(z)`` and
+        ``g = p * weight``. Then ``dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + dtotal``,
+        with means over the normalization row, and ``dweight = sum(p * xhat)`` and
+        ``dbias = sum(p)``, over all elements that share a parameter. `rms_norm` and `add_rms_norm`
+        subtract no mean: for them xhat is ``x * rstd``, and dx has no ``mean(g)``.
 
-        A change of ``x[j]`` moves the mean by ``1 / N`` and rstd by ``-rstd**2 * xhat[j] / N``, of
-        N elements in a row; hence the two terms that are taken away in dx.
+        With N elements in a row, a change of ``x[j]`` moves the mean by ``1 / N`` and rstd by
+        ``-rstd**2 * xhat[j] / N``, which gives the two terms that are subtracted in dx.
 
         Parameters
         ----------
         dtotal : array, or Python scalar, optional
-            The gradient with respect to the sum that was returned. It is added to dx, which is the
-            residual's gradient too.
+            The gradient with respect to the returned sum. It is added to dx, which is also the
+            residual's gradient.
 
         Notes
         -----
-        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
-        saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
-        (mean abs(g) + abs(xhat) mean abs(g xhat))), dweight one of 18 u sum abs(p xhat), dbias one
-        of 18 u sum abs(p). Sums of float64 are added up in float64: of n terms, read 18 + n / 8 for
-        18. p is off by the derivative's own error, by z's (6 u abs(xhat weight) + u abs(z)) times
-        the second derivative, and by u abs(p), and dx, dweight and dbias follow by the same
-        formulas; without an activation it is exact. Then one rounding to the dtype.
+        Let u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
+        saved, p = dy act'(z) and g = p weight. dx has an error of at most u rstd (6 abs(g) + 18
+        (mean abs(g) + abs(xhat) mean abs(g xhat))), dweight of at most 18 u sum abs(p xhat), and
+        dbias of at most 18 u sum abs(p). Sums of float64 are added up in float64; for n terms, read
+        18 + n / 8 for 18. The error of p is the derivative's own error, plus the error of z (6 u
+        abs(xhat weight) + u abs(z)) times the second derivative, plus u abs(p); it enters dx,
+        dweight and dbias by the same formulas. Without an activation p is exact. One rounding to
+        the dtype follows.
 
-        There are two passes over a normalization row; the second one finds it in the cache.
+        `backward` makes two passes over a normalization row; the second one finds it in the cache.
         """
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
@@ -504,13 +502,13 @@ def layer_norm(
 ) -> A:
     """Layer normalization.
 
-    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over `axis`,
-    in one pass over memory.
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, with mean and variance over
+    `axis`, in one pass over memory.
 
     See Also
     --------
     fastact.rms_norm : The same without mean and bias.
-    fastact.add_layer_norm : The same of a sum.
+    fastact.add_layer_norm : The same for a sum.
 
     Examples
     --------
@@ -546,13 +544,13 @@ def rms_norm(
 ) -> A:
     """Root-mean-square normalization.
 
-    ``y = act(x / sqrt(mean(x**2) + eps) * (weight + weight_offset))``, the mean over `axis`, in one
-    pass over memory.
+    ``y = act(x / sqrt(mean(x**2) + eps) * (weight + weight_offset))``, with the mean over `axis`,
+    in one pass over memory.
 
     See Also
     --------
-    fastact.layer_norm : The same about the mean, with a bias.
-    fastact.add_rms_norm : The same of a sum.
+    fastact.layer_norm : The same around the mean, with a bias.
+    fastact.add_rms_norm : The same for a sum.
 
     Examples
     --------
@@ -581,14 +579,14 @@ def add_layer_norm(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> tuple[A, A]:
-    """Sum of two arrays, and layer normalization of it.
+    """Sum of two arrays, and layer normalization of the sum.
 
     ``total = x + residual`` and ``y = act((total - mean) / sqrt(variance + eps) * weight + bias)``,
-    mean and variance of total over `axis`, in one pass over memory.
+    with mean and variance of total over `axis`, in one pass over memory.
 
     See Also
     --------
-    fastact.layer_norm : The same of one array.
+    fastact.layer_norm : The same for one array.
     fastact.add_rms_norm : The same without mean and bias.
 
     Examples
@@ -619,15 +617,15 @@ def add_rms_norm(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> tuple[A, A]:
-    """Sum of two arrays, and root-mean-square normalization of it.
+    """Sum of two arrays, and root-mean-square normalization of the sum.
 
     ``total = x + residual`` and ``y = act(total / sqrt(mean(total**2) + eps) * (weight +
-    weight_offset))``, the mean over `axis`, in one pass over memory.
+    weight_offset))``, with the mean over `axis`, in one pass over memory.
 
     See Also
     --------
-    fastact.rms_norm : The same of one array.
-    fastact.add_layer_norm : The same about the mean, with a bias.
+    fastact.rms_norm : The same for one array.
+    fastact.add_layer_norm : The same around the mean, with a bias.
 
     Examples
     --------
@@ -659,25 +657,26 @@ def dropout_add_layer_norm(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> tuple[A, A]:
-    """Dropout, a sum with the residual, and layer normalization of it.
+    """Dropout, a sum with the residual, and layer normalization of the sum.
 
     ``total = dropout(x, p, seed=seed, offset=offset, residual=residual)`` and ``y = act((total -
-    mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of total over `axis`; on the
-    CPU in one pass over memory.
+    mean) / sqrt(variance + eps) * weight + bias)``, with mean and variance of total over `axis`; on
+    the CPU this takes one pass over memory.
 
     See Also
     --------
     fastact.add_layer_norm : The same without dropout.
-    fastact.dropout : The mask, and what becomes of an element.
+    fastact.dropout : The mask, and what happens to an element.
     fastact.dropout_add_rms_norm : The same without mean and bias.
 
     Notes
     -----
-    total has the bits that `dropout` gives, so that it is rounded to x's dtype once.
+    total has the bits that `dropout` gives, so it is rounded to x's dtype once.
 
-    dresidual is the gradient with respect to total, the dx of other norms. From it `backward` makes
-    dx, with the bits of ``dropout.backward(dresidual, p, seed=seed, offset=offset)``: the mask is
-    drawn again. On a GPU it takes memory for dresidual where it adds to `out`.
+    dresidual is the gradient with respect to total, which is the dx of other norms. From it
+    `backward` computes dx, with the bits of ``dropout.backward(dresidual, p, seed=seed,
+    offset=offset)``, and draws the mask again. On a GPU, adding to `out` takes memory for
+    dresidual.
 
     Examples
     --------
@@ -715,16 +714,16 @@ def dropout_add_rms_norm(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> tuple[A, A]:
-    """Dropout, a sum with the residual, and root-mean-square normalization of it.
+    """Dropout, a sum with the residual, and root-mean-square normalization of the sum.
 
     ``total = dropout(x, p, seed=seed, offset=offset, residual=residual)`` and ``y = act(total /
-    sqrt(mean(total**2) + eps) * (weight + weight_offset))``, the mean over `axis`; on the CPU in
-    one pass over memory.
+    sqrt(mean(total**2) + eps) * (weight + weight_offset))``, with the mean over `axis`; on the CPU
+    this takes one pass over memory.
 
     See Also
     --------
     fastact.add_rms_norm : The same without dropout.
-    fastact.dropout_add_layer_norm : The same about the mean, with a bias; notes on the gradients.
+    fastact.dropout_add_layer_norm : The same around the mean, with a bias, and notes on gradients.
 
     Examples
     --------
@@ -753,30 +752,29 @@ def l2_normalize(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> A:
-    """Division by the length: the root of the sum of the squares.
+    """Division by the length, the square root of the sum of the squares.
 
-    ``y = act(x / max(sqrt(sum(x**2)), eps) * weight)``, the sum over `axis`, in one pass over
-    memory.
+    ``y = act(x / max(sqrt(sum(x**2)), eps) * weight)``, with the sum over `axis`, in one pass.
 
     Parameters
     ----------
     axis : int or tuple of int, default -1
-        The axes whose squares are added up, and along which the weight lies;
-        `torch.nn.functional.normalize` has axis 1 by default.
+        The axes over which squares are added up and along which the weight lies; the default of
+        `torch.nn.functional.normalize` is 1.
     eps : float, default 1e-12
-        The least length that x is divided by: 0, or from 1e-150 to 1e150.
+        The smallest length that x is divided by: 0, or from 1e-150 to 1e150.
 
     See Also
     --------
-    fastact.rms_norm : The same by the root of the mean of the squares.
+    fastact.rms_norm : Division by the square root of the mean of the squares.
 
     Notes
     -----
-    The gradient has sums in the place of means: ``dx = rstd * (g - xhat * sum(g * xhat))``, rstd
-    one over the length. Where that is at most eps, the divisor is a constant, and ``dx = g / eps``.
-    By an infinite length a finite number is 0, and an infinity is NaN. rstd is of float32 (float64
-    for float64), where it is infinite for lengths below 3e-39: with an eps as small, y is then no
-    number.
+    The gradient has sums instead of means: ``dx = rstd * (g - xhat * sum(g * xhat))``, where rstd
+    is one over the length. Where the length is at most eps, the divisor is a constant, and ``dx = g
+    / eps``. If the length is infinite, finite elements give 0 and infinite ones NaN. rstd is of
+    float32 (float64 for float64), where it is infinite for lengths below 3e-39; with an eps as
+    small as that, y is then not a number.
 
     References
     ----------
@@ -815,18 +813,18 @@ def gated_rms_norm(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> A:
-    """Root-mean-square normalization, times an activation of a gate.
+    """Root-mean-square normalization times an activation of a gate.
 
-    ``y = x / sqrt(mean(x**2) + eps) * (weight + weight_offset) * act(gate)``, the mean over `axis`,
-    in one pass over memory. With `gate_first` it is the norm of ``x * act(gate)``.
+    ``y = x / sqrt(mean(x**2) + eps) * (weight + weight_offset) * act(gate)``, with the mean over
+    `axis`, in one pass over memory. With `gate_first` it is the norm of ``x * act(gate)``.
 
     Parameters
     ----------
     gate_first : bool, default False
-        Multiply x by the gate, not what is normalised: ``norm_before_gate=False`` of Mamba-2.
+        If True, multiply x by the gate before the norm, as ``norm_before_gate=False`` of Mamba-2.
     group_size : int, optional
-        Normalise each so many neighbours along `axis` by themselves, which then is an integer; the
-        weight lies along the whole axis.
+        The number of neighbours along `axis`, which must then be an integer, that are normalised
+        together; the weight lies along the whole axis.
 
     See Also
     --------
@@ -872,13 +870,13 @@ def group_norm(
 ) -> A:
     """Group normalization.
 
-    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over each
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, with mean and variance over each
     group of neighbouring channels of each example.
 
     Parameters
     ----------
     num_groups : int
-        How many groups; it divides the number of channels.
+        The number of groups, which divides the number of channels.
 
     See Also
     --------
@@ -887,11 +885,11 @@ def group_norm(
 
     Notes
     -----
-    A group of one value is its own mean: its xhat is 0. `F.group_norm` refuses such groups in a
-    batch of one example, and takes them in a larger one; here an example does not depend on the
-    others, and only the module `fastact.torch.nn.GroupNorm` refuses what torch does.
+    A group of one value is its own mean, so its xhat is 0. `F.group_norm` refuses such groups in a
+    batch of one example and accepts them in a larger batch. Here an example does not depend on the
+    others, and only the module `fastact.torch.nn.GroupNorm` refuses what torch refuses.
 
-    `group_norm.backward` sees the number of groups by the shape of rstd.
+    `group_norm.backward` finds the number of groups from the shape of rstd.
 
     References
     ----------
@@ -925,20 +923,20 @@ def instance_norm(
 ) -> A:
     """Instance normalization.
 
-    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance over each
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, with mean and variance over each
     channel of each example.
 
     See Also
     --------
     fastact.group_norm : The same over groups of channels.
-    fastact.batch_norm : The same over the batch, too.
+    fastact.batch_norm : The same over the whole batch.
 
     Notes
     -----
-    A channel of one value is its own mean: its xhat is 0. `F.instance_norm` refuses it, and so do
-    the modules `fastact.torch.nn.InstanceNorm1d` to `3d`, which keep running statistics, too.
-    Normalized by those it is `fastact.batch_norm`; an example moves them by its
-    ``fastact.mean_var(x, axes, correction=1)``.
+    A channel of one value is its own mean, so its xhat is 0. `F.instance_norm` refuses it, and so
+    do the modules `fastact.torch.nn.InstanceNorm1d` to `3d`. These also keep running statistics,
+    which each example updates with its ``fastact.mean_var(x, axes, correction=1)``;
+    `fastact.batch_norm` normalises by them.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Norms with one mean, rstd, weight and bias for each channel: `batch_norm` and `norm_apply`.
 
-`BatchNormOp` takes the statistics of the batch, or running ones; `NormApply` such that come from
-elsewhere. The formulas, their gradients and the error bound are in
+`BatchNormOp` uses the statistics of the batch, or running ones; `NormApply` uses given statistics.
+The formulas, their gradients and the error bound are in
 `src/common/norms/batch_norm.h`.
 """
 
@@ -32,7 +32,7 @@ _SPREAD = Arg(validate.PARAMETER, "kept or flat")
 
 
 class Channels(NamedTuple):
-    """The axis of the channels, and the shapes of what has one value a channel."""
+    """The axis of the channels, and the shapes of arrays with one value per channel."""
 
     axis: int
     flat: tuple[int, ...]
@@ -41,7 +41,7 @@ class Channels(NamedTuple):
 
     @property
     def normed(self) -> Rows:
-        """The elements that are normalised together: a channel of the whole batch."""
+        """The elements that are normalised together: one channel of the whole batch."""
         along = axes.others((self.axis,), len(self.shape))
         return Rows(self.shape, along, (self.axis,), self.kept, self.flat)
 
@@ -49,15 +49,15 @@ class Channels(NamedTuple):
 _BATCH = """S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by
 Reducing Internal Covariate Shift", ICML 2015, https://arxiv.org/abs/1502.03167"""
 
-_ORDER = """`forward` saves the statistics that were used: of `batch_norm` in the dtype in which x
-is computed, with as many axes as x, of `norm_apply` those that were given.
+_ORDER = """`forward` saves the statistics that were used. For `batch_norm` they are in the dtype in
+which x is computed, with as many axes as x; for `norm_apply` they are the given ones.
 
-Terms are added up as by `fastact.sum`: the bits do not depend on the number of threads,
-but may on whether channels come last in memory."""
+Terms are added up as in `fastact.sum`: the bits do not depend on the number of threads, but may
+depend on whether channels come last in memory."""
 
 
 class ChannelNorm(Quantizes, CachedOp[P, R]):
-    """A norm whose statistics and parameters have one value a channel."""
+    """A norm whose statistics and parameters have one value per channel."""
 
     family = "norms"
     # A channel's scale is weight rstd, rounded once: two roundings fewer than for rows.
@@ -69,16 +69,16 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
         **dict.fromkeys(STATISTICS, _SPREAD),
         **dict.fromkeys(WEIGHTS, Arg(shape="flat")),
     )
-    # In training alone the statistics depend on x. Sums come with a count of values.
+    # Only in training do the statistics depend on x. Sums come with a count of values.
     kernels = Kernels(
         {"backward": "batch_norm_backward"},
         {"sum_p": "sum_dy", "sum_p_xhat": "sum_dy_xhat"},
         {"training": False, "count": 1.0},
     )
     axis_name: str  # the option that says which axis the channels are
-    given: str  # of the error of statistics that are given, and of a GPU's, for docstrings
+    given: str  # a text on the error of given statistics, and on a GPU's (rough), for docstrings
     rough: str = ""
-    computes_alone = False  # of what it notes of the channels a thread would need its own
+    computes_alone = False  # a thread would need its own notes on the channels
 
     def _texts(self) -> str:
         texts: Any = dict.fromkeys(("batch", "notes", "out"), "")
@@ -99,39 +99,38 @@ class ChannelNorm(Quantizes, CachedOp[P, R]):
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> tuple[A | None, ...]:
-        """The gradients with respect to x, weight and bias.
+        """Compute the gradients with respect to x, weight and bias.
 
-        With ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias`` and ``p = dy * act'(z)``,
-        ``dbias = sum(p)``, ``dweight = sum(p * xhat)`` and, in training,
-        ``dx = weight * rstd * (p - mean(p) - xhat * mean(p * xhat))``, sums and means over each
-        channel; without training, and of `norm_apply`, ``dx = weight * rstd * p``: mean and rstd do
-        not depend on x then.
+        Let ``xhat = (x - mean) * rstd``, ``z = xhat * weight + bias`` and ``p = dy * act'(z)``.
+        Then ``dbias = sum(p)`` and ``dweight = sum(p * xhat)``. In training, ``dx = weight * rstd *
+        (p - mean(p) - xhat * mean(p * xhat))``. Sums and means are over each channel. Otherwise,
+        and for `norm_apply`, mean and rstd do not depend on x: ``dx = weight * rstd * p``.
 
-        In training a change of ``x[j]`` moves the mean by ``1 / N`` and rstd by
-        ``-rstd**2 * xhat[j] / N``, of N values a channel; hence the two terms that are taken away.
+        In training, with N values per channel, a change of ``x[j]`` moves the mean by ``1 / N`` and
+        rstd by ``-rstd**2 * xhat[j] / N``, which gives the two terms that are subtracted.
 
         Notes
         -----
-        With u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
-        saved, p = dy act'(z) and g = p weight, dx has an error of at most u rstd (6 abs(g) + 18
-        (mean abs(g) + abs(xhat) mean abs(g xhat))) in training, else 3 u rstd abs(g), dweight one
-        of 18 u sum abs(p xhat), dbias one of 18 u sum abs(p). Sums of float64 are added up in
-        float64: of n terms, read 18 + n / 8 for 18. p is off by the derivative's own error, by z's
-        (4 u abs(xhat weight) + u abs(z)) times the second derivative, and by u abs(p), with which
-        dx, dweight and dbias follow by the same formulas; without an activation it is exact. Then
-        one rounding to the dtype.
+        Let u = 2**-24 (float64: 2**-53), xhat = (x - mean) rstd for the statistics as they were
+        saved, p = dy act'(z) and g = p weight. dx has an error of at most u rstd (6 abs(g) + 18
+        (mean abs(g) + abs(xhat) mean abs(g xhat))) in training, and otherwise of 3 u rstd abs(g);
+        dweight of at most 18 u sum abs(p xhat), and dbias of at most 18 u sum abs(p). Sums of
+        float64 are added up in float64; for n terms, read 18 + n / 8 for 18. The error of p is the
+        derivative's own error, plus the error of z (4 u abs(xhat weight) + u abs(z)) times the
+        second derivative, plus u abs(p); it enters dx, dweight and dbias by the same formulas.
+        Without an activation p is exact. One rounding to the dtype follows.
 
-        In training there are two passes over the data.
+        In training `backward` makes two passes over the data.
         """
 
 
 class BatchNormOp(ChannelNorm[P, R]):
-    """Normalised by the moments of the batch, or by running ones; backward whole or in halves."""
+    """Normalization by moments of the batch, or running ones, with backward whole or in halves."""
 
     axis_name = "channel_axis"
-    given = "; running statistics have none"
-    rough = """On a GPU, whose moments of 16-bit data and of float32 are of float32 in part, there
-    is 4 u abs(weight) (1 + abs(xhat)) more."""
+    given = ", which running statistics do not have"
+    rough = """On a GPU, which computes moments of 16-bit data and of float32 partly in float32, the
+    bound for these is larger by 4 u abs(weight) (1 + abs(xhat))."""
     outs = records(
         **dict.fromkeys(STATISTICS, Output(shape="kept", dtype=COMPUTED)),
         **dict.fromkeys(_SUMS, Output(shape="kept", dtype=DOUBLE)),
@@ -183,30 +182,29 @@ class BatchNormOp(ChannelNorm[P, R]):
     def backward_reduce(
         self, dy: ArrayOrNumber, x: Array, /, *saved: Any, **options: Unpack[FusedKwargs[Array]]
     ) -> tuple[Any, Any]:
-        """The first half of `backward` in training: what has to be summed over the whole batch.
+        """Compute the first half of `backward` in training: the sums over the whole batch.
 
-        ``sum_dy = sum(p)`` and ``sum_dy_xhat = sum(p * xhat)`` over each channel, with p and xhat
-        as for `backward`. Of a batch that lies on several machines each of them does its part; the
-        sums over all parts go to `backward_apply`.
+        These are ``sum_dy = sum(p)`` and ``sum_dy_xhat = sum(p * xhat)`` over each channel, with p
+        and xhat as for `backward`. If a batch lies on several machines, each of them computes its
+        part; `backward_apply` takes the sums over all parts.
 
         Parameters
         ----------
         dy, x, mean, rstd, weight, bias : array
-            As for `backward`. weight and bias matter with an activation alone.
+            As for `backward`. weight and bias matter only with an activation.
         out : tuple of two arrays or None, optional
-            Where to write each sum; one that is None is not computed.
+            Where to write each sum; None skips one.
 
         Returns
         -------
         sum_dy : array
-            The sums of p, which are dbias; float64, with as many axes as x.
+            The sums of p, which are dbias, in float64 and with as many axes as x.
         sum_dy_xhat : array
-            The sums of p xhat, which are dweight; as sum_dy.
+            The sums of p xhat, which are dweight, likewise.
 
         Notes
         -----
-        The sums have the errors of dbias and dweight of `backward`, before those are rounded to
-        their dtype.
+        The sums have the errors that dbias and dweight of `backward` have before they are rounded.
 
         Examples
         --------
@@ -223,7 +221,7 @@ class BatchNormOp(ChannelNorm[P, R]):
     def backward_apply(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[FusedKwargs[A]]
     ) -> A:
-        """The second half of `backward` in training.
+        """Compute the second half of `backward` in training.
 
         ``dx = weight * rstd * (p - sum_dy / count - xhat * sum_dy_xhat / count)``, with p and xhat
         as for `backward`.
@@ -233,11 +231,11 @@ class BatchNormOp(ChannelNorm[P, R]):
         dy, x, mean, rstd : array
             As for `backward`.
         weight : array or None
-            As for `backward`; it must be given.
+            As for `backward`. It must be given.
         sum_dy, sum_dy_xhat : array
             What `backward_reduce` returned, summed over all parts of the batch.
         count : float
-            Values a channel, in all parts of the batch.
+            The number of values per channel in all parts of the batch.
         out : array, optional
             Where to write dx, which may be dy or x.
 
@@ -248,7 +246,7 @@ class BatchNormOp(ChannelNorm[P, R]):
 
         Notes
         -----
-        dx has the error that `backward` states, for the sums as they were given.
+        dx has the error that `backward` states, for the given sums.
 
         Examples
         --------
@@ -265,10 +263,10 @@ class BatchNormOp(ChannelNorm[P, R]):
 
 
 class NormApply(ChannelNorm[P, R]):
-    """Normalised by given statistics, which count as constants in backward."""
+    """Normalization by given statistics, which are constants in backward."""
 
     axis_name = "axis"
-    given = "; statistics of `Moments` bring them along"
+    given = ", which statistics from `Moments` have"
     traits = Traits(axis_of_bias=True)
     kernels = Kernels(
         {**ChannelNorm.kernels.runs, "forward": "norm_apply"}, *ChannelNorm.kernels[1:]
@@ -276,11 +274,11 @@ class NormApply(ChannelNorm[P, R]):
 
 
 def _may_train(now: Execution) -> None:
-    """There are moments to take, and the running ones may be moved."""
+    """Check that there are moments to take and that the running ones may be updated."""
     where, call, shape, channel = now.where, now.call, now.views["x"].shape, now.shapes.axis
     if math.prod(axes.reduced(shape, (channel,), keepdims=True)) == 1 and shape[channel]:
         raise ValueError(
-            f"{where}: x must have more than one value a channel in training, got shape {shape}"
+            f"{where}: x must have more than one value per channel in training, got shape {shape}"
         )
     for name in _RUNNING:
         if name in now.views:
@@ -292,7 +290,7 @@ def _may_train(now: Execution) -> None:
 
 
 def _momentum(where: str, options: SimpleNamespace) -> float:
-    """The momentum as given, or 1/(n + 1) of a cumulative average over n batches and this one."""
+    """Return the given momentum, or 1/(n + 1) for an average over n batches and this one."""
     if options.momentum is None:
         if options.num_batches is None:
             if not options.training:
@@ -329,24 +327,24 @@ def batch_norm(
 ) -> A:
     """Batch normalization.
 
-    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, mean and variance of each
-    channel: the running ones, or in training x's own.
+    ``y = act((x - mean) / sqrt(variance + eps) * weight + bias)``, with the running mean and
+    variance of each channel, or in training x's own.
 
     Parameters
     ----------
     running_mean, running_var : array
-        1-D, one value a channel; of x's dtype or a wider one, beside float64 any. Used as they
-        are, or in training moved towards the mean and the unbiased variance of x: ``running =
-        (1 - momentum) * running + momentum * new``, once all has been checked and computed; an
-        empty batch moves nothing. In training each may be None, but no list: only a copy of it
-        could be updated.
+        1-D arrays with one value per channel, of x's dtype or a wider one, or of any dtype if x is
+        float64. In training they are updated with the mean and the unbiased variance of x, after
+        everything has been checked and computed: ``running = (1 - momentum) * running + momentum *
+        new``. An empty batch changes nothing. In training each may be None, but not a list, because
+        only a copy of it could be updated.
     training : bool, default False
-        Use the mean and the variance of x.
+        If True, use the mean and the variance of x.
     momentum : float or None, default 0.1
-        From 0 to 1. None: running statistics are the average over all batches, and `num_batches`
-        batches came before.
+        The weight of the new statistics, from 0 to 1. With None, running statistics are the average
+        over all batches, of which `num_batches` came before.
     num_batches : int, optional
-        With momentum=None: how many batches the running statistics are the average of.
+        The number of batches that the running statistics average, with momentum=None.
 
     Raises
     ------
@@ -355,22 +353,22 @@ def batch_norm(
         num_batches with momentum=None in training.
     ValueError
         For an axis out of range, an array of another shape, a momentum outside [0, 1], a negative
-        eps or num_batches; in training for one value a channel, and for running statistics that are
-        read-only or share memory.
+        eps or num_batches; in training also for a single value per channel and for running
+        statistics that are read-only or share memory.
 
     See Also
     --------
-    fastact.norm_apply : The same by statistics that come from elsewhere.
-    fastact.instance_norm : The same over each example by itself.
+    fastact.norm_apply : The same by given statistics.
+    fastact.instance_norm : The same over each example.
 
     Notes
     -----
     `batch_norm.backward_reduce` and `batch_norm.backward_apply` are the two halves of
     `batch_norm.backward` in training, for a batch that lies on several machines.
 
-    ONNX, Keras and Flax move running_var towards the biased variance, m2 / n for n values a
-    channel, and call 1 - momentum the momentum. Scaled by n / (n - 1) before the call and back
-    after it, running_var moves towards that, as the last example shows.
+    ONNX, Keras and Flax update running_var with the biased variance, m2 / n for n values per
+    channel, and call 1 - momentum the momentum. To get the same, scale running_var by n / (n - 1)
+    before the call and back after it, as the last example shows.
 
     Examples
     --------
@@ -412,26 +410,26 @@ def norm_apply(
     stream: Stream = None,
     **parameters: Unpack[Parameters],
 ) -> A:
-    """Normalization by given statistics, such as merged `Moments` have.
+    """Normalization by given statistics, such as those of merged `Moments`.
 
     ``y = act((x - mean) * rstd * weight + bias)``.
 
     Parameters
     ----------
     mean, rstd : array
-        One value a channel, 1-D or with the other axes of x of length 1; of x's dtype or a wider
-        one.
+        One value per channel, in 1-D arrays or with the other axes of x of length 1; of x's dtype
+        or a wider one.
     axis : int
         The axis of the channels.
 
     See Also
     --------
-    fastact.moments : Statistics that can be merged.
+    fastact.moments : Statistics that merge.
     fastact.batch_norm : The same by the statistics of x.
 
     Notes
     -----
-    For `norm_apply.backward` mean and rstd are constants.
+    `norm_apply.backward` treats mean and rstd as constants.
 
     Examples
     --------

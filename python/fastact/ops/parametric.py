@@ -1,7 +1,7 @@
 """Parametric activations: y = f(x, w), with a learnt parameter w for each channel.
 
-The kernels of `bias_act` compute them: its bias is another such number. The formulas are in
-`src/common/bias/channel_functions.h`, the oracle's in `check/expected/parametric.py`.
+The kernels of `bias_act` compute them, since its bias is such a parameter, too. The formulas are in
+`src/common/bias/channel_functions.h`, the oracle's are in `check/expected/parametric.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .types import A, Array, Kwargs, Out, Stream
 class ParameterAxis(NamedTuple):
     """The axis of the channels, and the shape of the parameter.
 
-    is_single : it is one for all. Kernels then see one channel, along an axis in front.
+    is_single : whether one parameter serves all. Kernels then see one channel, on a leading axis.
     """
 
     axis: int
@@ -32,11 +32,11 @@ class ParameterAxis(NamedTuple):
     is_single: bool
 
     def seen_data(self, view: View) -> View:
-        """An array of x's shape with the axes of the kernels."""
+        """Give an array of x's shape the axes of the kernels."""
         return view.with_axes((0,)) if self.is_single else view
 
     def seen_parameter(self, view: View) -> View:
-        """The parameter, or its gradient, with the one axis that it has for kernels."""
+        """Give the parameter, or its gradient, the one axis that it has for kernels."""
         return view if view.ndim else view.with_axes((0,))
 
 
@@ -85,16 +85,16 @@ class ParametricOp(CachedOp[P, R]):
     def backward(
         self, dy: A, x: A, /, *saved: Array, **options: Unpack[Kwargs[A]]
     ) -> tuple[Any, Any]:
-        """The gradients with respect to x and to the parameter, in one pass over the data.
+        """Compute the gradients with respect to x and the parameter, in one pass over the data.
 
-        dx is dy times the derivative of the activation by x, and the parameter's gradient the sum
-        of dy times the derivative by the parameter, over all elements that it meets.
+        dx is dy times the derivative of the activation by x. The parameter's gradient is the sum of
+        dy times the derivative by the parameter, over all elements that share it.
 
         Notes
         -----
-        The products of dy are rounded, and dx then to x's dtype. The terms of the sum are added in
-        double: with their own errors it is within 2**-46 of the sum of their magnitudes, and 0.5
-        ULP. Where dx is not wanted, it is computed into memory of the call's own.
+        The products with dy are rounded, and dx is then rounded to x's dtype. The terms of the sum
+        are added in double: besides their own errors, it is within 2**-46 of the sum of their
+        magnitudes and 0.5 ULP. If dx is skipped, it is still computed, into temporary memory.
         """
 
 
@@ -108,27 +108,28 @@ def prelu(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Parametric ReLU, with a slope for each channel or one for all.
+    """Parametric ReLU, with one slope per channel or one for all.
 
     ``y = np.where(x > 0, x, weight * x)``, with the weight along `channel_axis`.
 
     Parameters
     ----------
     weight : array
-        1-D, one slope a channel; or with one element, the slope of all. Of x's dtype or a wider
-        one.
+        A 1-D array with one slope per channel, or an array with one element, the slope of all
+        channels. Its dtype is x's or a wider one.
     channel_axis : int, default 1
         The axis of the channels: 1 for NCHW, -1 for channels last. A single slope needs none.
 
     See Also
     --------
-    leaky_relu : The same with a slope that is a number.
+    leaky_relu : The same with a number as the slope.
     bias_act : An activation of x + bias.
 
     Notes
     -----
-    Computed in float32 (float64 for float64), to which a wider weight is rounded first, and rounded
-    to x's dtype: y is within 1 u abs(y) of the true value before that, with u = 2**-24 (2**-53).
+    The op computes in float32 (float64 for float64), to which a wider weight is rounded first, and
+    rounds the result to x's dtype. Before that, y is within 1 u abs(y) of the true value, with u =
+    2**-24 (2**-53).
 
     0 belongs to the negative side, as in torch.
 
@@ -160,15 +161,16 @@ def snake(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Snake, with a frequency for each channel or one for all.
+    """Snake, with one frequency per channel or one for all.
 
-    ``y = x + np.sin(alpha * x)**2 / alpha``, with alpha along `channel_axis`; x where alpha is 0.
+    ``y = x + np.sin(alpha * x)**2 / alpha``, with alpha along `channel_axis`; y is x where alpha is
+    0.
 
     Parameters
     ----------
     alpha : array
-        1-D, one number a channel; or with one element, the number of all. Of x's dtype or a wider
-        one.
+        A 1-D array with one number per channel, or an array with one element, the number of all
+        channels. Its dtype is x's or a wider one.
     channel_axis : int, default 1
         The axis of the channels: 1 for (N, C, L), -1 for channels last. A single alpha needs none.
 
@@ -177,22 +179,21 @@ def snake(
     TypeError
         For an alpha narrower than x.
     ValueError
-        For an axis out of range, an alpha of another length, or an `out` that shares memory with
-        alpha.
+        For an axis out of range, an alpha of another length, or an `out` that overlaps alpha.
 
     See Also
     --------
-    prelu : Another activation with a parameter for each channel.
+    prelu : Another activation with a parameter per channel.
 
     Notes
     -----
-    Computed in float32 (float64 for float64), to which a wider alpha is rounded first, and rounded
-    to x's dtype: y is within 5 u abs(x) of the true value before that, with u = 2**-24 (2**-53),
-    for all x and alpha. alpha x is exact, and the sine is of it as it is, not of a rounded product.
-    There is no division by alpha: small ones are as good as others.
+    The op computes in float32 (float64 for float64), to which a wider alpha is rounded first, and
+    rounds the result to x's dtype. Before that, y is within 5 u abs(x) of the true value, with u =
+    2**-24 (2**-53), for all x and alpha. The sine is taken of the exact alpha x, not of a rounded
+    product. There is no division by alpha, so small values are as accurate as others.
 
-    The derivative by x is within 8 u, and the derivative by alpha within 10 u x**2 min(1, 1 /
-    abs(alpha x)), up to abs(alpha x) = 2**44; from 2**52 on they are 1 and 0.
+    Up to abs(alpha x) = 2**44, the derivative by x is within 8 u, and the derivative by alpha
+    within 10 u x**2 min(1, 1 / abs(alpha x)). From 2**52 on they are 1 and 0.
 
     References
     ----------

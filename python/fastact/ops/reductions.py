@@ -1,8 +1,8 @@
 """Sums and moments: over any axes, of the elements or of their squares; mean and variance.
 
-Every dtype is summed in double, 16 bits after a few additions in float32, in one order whatever the
-layout, the threads and the instruction set; the order and its error bound are derived in
-`src/cpu/reductions/kernels.h`.
+Every dtype is summed in double, and 16-bit data after a few additions in float32. The order is the
+same for any layout, threads and instruction set; see `src/cpu/reductions/kernels.h` for its error
+bound.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Algorithm for Computing Sample Variances", Stanford University, STAN-CS-79-773 (
 
 _cpu.register_result_type(Moments, FIELDS)
 
-#: The kernels make one of these of m2, and have the gradient's factor, where it is no number.
+#: Names for what kernels make of m2, and for the gradient's factor, unless it is a number.
 _OF_M2 = {"sum": "total", "mean": "nothing", "var": "variance", "std": "deviation", "m2": "m2"}
 _SLOPES = {"mean": "mean slope", "var": "variance slope", "std": "deviation slope"}
 _STEADY = {"sum": 1.0, "m2": 2.0}
@@ -71,9 +71,9 @@ class StatisticsOp(CachedOp[P, R]):
         2.0**-46, m2=2.0**-33, m2_double=2.0**-44, far=2.0**-51, merged=2, sums=SUM_BOUNDS
     )
     traits = Traits(integers=INTEGERS)
-    skips = False  # elements that are NaN are left out; `skipna` says it of a call
-    summed: int | None = None  # the number of a term whose sum it is, or (the mean) the sum over n
-    warning: str | None = None  # NumPy's, of too few elements
+    skips = False  # elements that are NaN are left out; for a call, `skipna` says so
+    summed: int | None = None  # the number of the term that it sums, or averages
+    warning: str | None = None  # NumPy's warning of too few elements
     args = records(
         dy=Arg(validate.OF_RESULT, "shape", may_be_out=False),
         where=Arg(shape="whole"),
@@ -105,21 +105,21 @@ class StatisticsOp(CachedOp[P, R]):
             reduce_moments(now, results, self._of_m2(now), correction, skips, self.warning)
 
     def _of_m2(self, now: Execution) -> str:
-        """What becomes of m2, as the kernels know it."""
+        """Name what the kernels make of m2."""
         return _OF_M2[self.results[-1]]
 
     def _skips(self, now: Execution) -> bool:
         return bool(getattr(now.options, "skipna", self.skips))
 
     def _each(self, now: Execution) -> float:
-        """How many elements a mean is of; a sum is divided by 1."""
+        """Return the number of elements of a mean; a sum is divided by 1."""
         lengths = [now.views["x"].shape[axis] for axis in now.shapes.axes]
         return 1.0 if "sum" in self.results else float(math.prod(lengths))
 
     def _of_nothing(
         self, now: Execution, made: Mapping[str, View | None], correction: float
     ) -> None:
-        """Fill results of no elements: NaN, or 0 (a variance, too, with a correction below 0)."""
+        """Fill the results for no elements: NaN or 0, also for a variance if correction < 0."""
         nothing = 0.0 + now.options.initial
         zeros = {"sum", "m2", "count", "squares"}
         zeros |= {"var", "std"} if correction < 0 and not self.skips else set()
@@ -148,7 +148,7 @@ class StatisticsOp(CachedOp[P, R]):
                 accumulate = True
 
     def _is_none(self, now: Execution, part: str) -> bool:
-        """Whether a gradient of a tuple is 0."""
+        """Tell whether a gradient of a tuple is None, which is 0."""
         return part in now.entry.parts and now.options.dy[now.entry.parts.index(part)] is None
 
     def _run_both(self, now: Execution) -> None:
@@ -166,14 +166,14 @@ class StatisticsOp(CachedOp[P, R]):
         now.run("moments_backward", **found, share=1 / each, scale=scale)
 
     def _run_both_counted(self, now: Execution) -> None:
-        """Compute it for elements that count more than once, or not at all.
+        """Compute both for elements that count more than once, or not at all.
 
-        In two passes dx of 16 bits would be rounded twice.
+        With two passes, 16-bit dx would be rounded twice.
         """
         dy, dsecond = (over_x(now, now.seen(name)) for name in now.entry.parts)
         of_mean = self._computed(now, "mean", is_mean=False)["slope"]
         to = of_mean
-        for axis in now.shapes.axes:  # a number of each result
+        for axis in now.shapes.axes:  # one number per result
             dy, to = dy.sliced(axis, 0, 1, 1), to.sliced(axis, 0, 1, 1)
         product: Any = {"x": to, "dy": dy, "slope": to, "weights": None, "where": None}
         weighted_gradient(now, to, **product, accumulate=False)
@@ -182,7 +182,7 @@ class StatisticsOp(CachedOp[P, R]):
         weighted_gradient(now, now.view("dx"), **found, **given)
 
     def _add_gradient(self, now: Execution, of: str, dy: View, accumulate: bool) -> None:
-        """The gradient by way of one result: a multiple of dy, or of dy (x - mean)."""
+        """Add the gradient by way of one result: a multiple of dy, or of dy (x - mean)."""
         x, skips, weighted = now.views["x"], self._skips(now), is_weighted(now)
         is_number = of in _STEADY or (of == "mean" and not skips and not weighted)
         is_far = of in _SPREADS
@@ -206,27 +206,27 @@ class StatisticsOp(CachedOp[P, R]):
         now.run("statistic_backward", **{"low": None, "x": x, **given})
 
     def _takes_weights(self, now: Execution) -> bool:
-        """Whether the native functions of the gradient are the ones that weights have."""
+        """Tell whether the native functions of the gradient are those for weights."""
         return is_weighted(now) or self._is_other(now)
 
     def _is_other(self, now: Execution) -> bool:
-        """Whether gradients have another dtype than x, as results have it that were told theirs."""
+        """Tell whether gradients have another dtype than x, which results with `dtype` have."""
         dtype = now.views["x"].dtype
         return any(now.views[name].dtype != dtype for name in now.entry.parts or ("dy",))
 
     def _hardly_rounded(self, now: Execution) -> View:
-        """A view of the dtype that factors of a gradient have.
+        """Make a view of the dtype that factors of a gradient have.
 
-        Of 16-bit data a low part of their own dtype would leave the mean 17 bits or 22.
+        For 16-bit data, a low part of the same dtype would leave the mean 17 or 22 bits.
         """
         x: View = now.views["x"]
         is_wide = self._takes_weights(now) or x.itemsize < 4
         return x.of_dtype(validate.DOUBLE) if is_wide else x
 
     def _computed(self, now: Execution, of: str, is_mean: bool = True) -> dict[str, View]:
-        """Compute anew what a gradient takes of x, over x's shape.
+        """Compute again what a gradient needs of x, over x's shape.
 
-        The factor of dy, where that depends on x, and the mean in two parts.
+        This is the factor of dy, if that depends on x, and the mean in two parts.
         """
         x, like = now.views["x"], self._hardly_rounded(now)
         names = {"mean": "mean", "low": "low"} if is_mean else {}
@@ -262,7 +262,7 @@ class PairOp(StatisticsOp[P, R]):
         return TEXTS.format(data="x", called="moments", nothing="", reference=VARIANCES)
 
     def _gives(self) -> str:
-        return f"dx, for a tuple of the gradients of {' and '.join(self.results)}"
+        return f"dx, from a tuple of the gradients of {' and '.join(self.results)}"
 
     def _takes_weights(self, now: Execution) -> bool:
         is_narrow = now.views["x"].itemsize < 4
@@ -276,33 +276,33 @@ class PairOp(StatisticsOp[P, R]):
         *saved: Any,
         **options: Unpack[Kwargs[A]],
     ) -> A:
-        """The gradient with respect to x.
+        """Compute the gradient with respect to x.
 
-        Of `mean_var`, ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)``; of `moments`,
-        ``dx = dmean / n + 2 * dm2 * (x - mean)``, of n elements a mean. In m2 = sum((x - mean)**2),
-        and var, the mean depends on x too, but what comes by way of it is 0, for the distances from
-        the mean add up to 0. With weights w of sum W, n is W, and dx is multiplied by w, and 0
-        where an element does not count; weights have no gradient here (`average` has).
+        With n elements per mean, ``dx = dmean / n + 2 * dvar * (x - mean) / (n - correction)`` for
+        `mean_var`, and ``dx = dmean / n + 2 * dm2 * (x - mean)`` for `moments`. In m2 = sum((x -
+        mean)**2) and in var the mean depends on x, too, but that adds nothing, because the
+        distances from the mean sum to 0. With weights w, n is their sum, and dx is multiplied by w;
+        it is 0 where an element does not count. Weights have no gradient here (`average` has one).
 
         Parameters
         ----------
         dy : tuple of two arrays, floats or None
-            The gradients with respect to the results, (dmean, dvar) of `mean_var` and (dmean, dm2)
-            of `moments`, of their shape and of x's dtype; None for 0.
+            The gradients with respect to the results, (dmean, dvar) for `mean_var` and (dmean, dm2)
+            for `moments`, of their shape and of x's dtype; None stands for 0.
         x : array
-            What `forward` saved. Its mean is computed anew, and used unrounded: for that, memory of
-            two arrays of the mean's shape is taken (for 16-bit data, of one of float64; with
-            weights or a mask, and for 16-bit data with `skipna`, of three of float64).
+            What `forward` saved. Its mean is computed again and used unrounded, which takes memory
+            for two arrays of the mean's shape: for 16-bit data one of float64; with weights or a
+            mask, and for 16-bit data with `skipna`, three of float64.
         out : array, optional
-            Where to write dx; it may be x itself, but with weights, a mask, `dtype` of `mean_var`
-            or `skipna`, and share no memory with a gradient.
+            Where to write dx. It may be x itself, except with weights, a mask, `skipna` or `dtype`
+            of `mean_var`, and must not share memory with a gradient.
 
         Notes
         -----
         With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u times the magnitudes of
-        its two terms, and, for x - mean, 2**-46 of the mean of abs(x), for types narrower than
-        float64 of the largest abs(x) more, times 2 abs(dvar) / (n - correction), of `moments`
-        2 abs(dm2); then one rounding to x's dtype.
+        its two terms. The error of x - mean adds 2**-46 of the mean of abs(x), and of the largest
+        abs(x) for types narrower than float64, times 2 abs(dvar) / (n - correction), for `moments`
+        times 2 abs(dm2). One rounding to x's dtype follows.
         """
 
 
@@ -313,10 +313,9 @@ class MomentsOp(PairOp[P, R]):
     traits = Traits(reads_whole=True, integers=INTEGERS)
 
     def outputs_of(self, entry: str, options: Any) -> tuple[str, ...]:
-        """With a count, where that is an array, and with `squares`, where m2 is the caller's.
+        """Add a count where it is an array, and `squares` where m2 is the caller's array.
 
-        `Moments` know m2 or a root in its place, and make m2 of that by arithmetic, which Numba's
-        arrays don't have.
+        `Moments` hold m2 or its root, and compute m2 by arithmetic, which Numba's arrays lack.
         """
         found = super().outputs_of(entry, options)
         if entry == "backward":
@@ -351,25 +350,25 @@ class MomentsOp(PairOp[P, R]):
         return Moments.of_checked(count, mean, squares, m2)
 
     def has_operator(self, named: Mapping[str, Any]) -> bool:
-        """Whether the count is a number."""
+        """Tell whether the count is a number."""
         return not _counts(self._options(named))
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
         if not self.has_operator(named):
             raise TypeError(
-                f"{self._where()}: skipna must be False, and weights, where and by None, where "
-                f"torch traces the call, whose count would be an array"
+                f"{self._where()}: skipna must be False, and weights, where and by None, when "
+                f"torch traces the call, because the count would be an array"
             )
         return super().models(named)
 
 
 def _counts(options: Any) -> bool:
-    """Whether some elements count less than once, or more, or each for a group."""
+    """Tell whether elements do not all count exactly once, for one result."""
     return options.skipna or any(getattr(options, name) is not None for name in SAVED)
 
 
 class SquareSum(AxisSum[P, R]):
-    """A sum of squares over axes, whose gradient needs x, and comes in the same call, too."""
+    """A sum of squares over axes, whose gradient needs x and may come in the same call."""
 
     family = "reductions"
     term = _cpu.TERMS.index("square")
@@ -390,20 +389,20 @@ class SquareSum(AxisSum[P, R]):
         self._enter_points(value_and_grad=both)
 
     def backward(self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
-        """The gradient with respect to x.
+        """Compute the gradient with respect to x.
 
-        ``dx = 2 * x * dy``, with dy repeated along the axes that were summed over: each element
-        adds its square to one element of the sum alone. Elements that were left out, or are of no
-        group, have a gradient of 0.
+        ``dx = 2 * x * dy``, with dy repeated along the axes that were summed over, because each
+        element adds its square to only one element of the sum. Elements that were left out or that
+        have no group have a gradient of 0.
 
         Returns
         -------
         array
-            The result, of x's shape, dtype and framework; for integers of float64.
+            The result, of x's shape, dtype and framework; for integers it is float64.
 
         Notes
         -----
-        Rounded once to float32 or float64, and then to x's dtype.
+        The gradient is rounded once to float32 or float64, and then to x's dtype.
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -419,28 +418,28 @@ class SquareSum(AxisSum[P, R]):
         return Over((), (), (), call.views["x"].shape)
 
     def value_and_grad(self, x: A, /, out: Outs[A] = None, *, stream: Stream = None) -> tuple[A, A]:
-        """The sum of the squares of all of x and its gradient, on the CPU in one pass over x.
+        """Return the sum of the squares of all of x and its gradient; on the CPU, in one pass.
 
-        ``value = np.sum(x**2)`` and ``grad = 2 * x``, which is what `backward` gives for dy = 1.
+        These are ``value = np.sum(x**2)`` and ``grad = 2 * x``, which `backward` gives for dy = 1.
 
         Parameters
         ----------
         x : array
             As for the call.
         out : tuple of two arrays or None, optional
-            Where to write the value, of shape (), and the gradient, of x's shape; both of x's
-            dtype; one that is None is allocated. The gradient's may be x itself.
+            Where to write the value, of shape (), and the gradient, of x's shape, both of x's
+            dtype; None allocates one. The gradient's may be x itself.
 
         Returns
         -------
         value : array
-            What calling the op on x without an axis gives.
+            The result of calling the op on x without an axis.
         grad : array
-            Of x's shape, dtype and framework; for integers of float64.
+            The gradient, of x's shape, dtype and framework; for integers it is float64.
 
         Notes
         -----
-        The value has the bits of calling the op, the gradient the bits of `backward`.
+        The value has the bits of the op's result, and the gradient has the bits of `backward`.
 
         Examples
         --------
@@ -483,22 +482,20 @@ def sum(
 
     Notes
     -----
-    At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the sum of
-    abs(x) from the true sum, for up to 2**40 terms: float32 is summed in double, of 16 bits up to
-    eight terms are added in float32 before that; blocks of 2048 terms are added with compensation,
-    and the sum is rounded once. 2**28 ones in bfloat16 sum to 2**28, and ``[3e38, 3e38, -3e38]`` in
-    bfloat16 or float32 to 3e38. Infinities and NaN propagate as in a plain sum.
+    For up to 2**40 terms, the result is at most 0.5 ULP plus 2**-46 (float16 and bfloat16: 2**-21)
+    times the sum of abs(x) from the true sum. float32 is summed in double, after up to eight terms
+    of 16 bits have been added in float32. Blocks of 2048 terms are added with compensation, and the
+    sum is rounded once. 2**28 ones in bfloat16 sum to 2**28, and ``[3e38, 3e38, -3e38]`` in
+    bfloat16 or float32 sums to 3e38. Infinities and NaN propagate as in a plain sum.
 
-    Terms are added up in the order of the axes; where memory holds the axes that are summed over in
-    another order, as in a transposed array, in memory's order. But for that the bits depend on the
-    values and on the lengths that are summed over alone: they are the same for any number of
-    threads, on AVX2 and AVX-512, alone and in any batch, wherever x begins, however far and
-    whichever way its axes step. (On a GPU the strides of several axes that are summed over, and how
-    the result lies in memory, may count.)
+    Terms are added up in the order of the axes, or in memory's order if memory holds the reduced
+    axes in another order, as in a transposed array. Apart from that, the bits depend only on the
+    values and on the reduced lengths. They are the same for any number of threads, on AVX2 and
+    AVX-512, alone and in any batch, for any address of x and any strides. (On a GPU, the strides of
+    several reduced axes and the memory layout of the result may matter.)
 
-    `sum.forward` saves ``(shape, where, by, x_dtype)``, with the shape of x, and its dtype where
-    `dtype` is given; `sum.backward` gives dx, which is dy repeated along the axes that were summed
-    over.
+    `sum.forward` saves ``(shape, where, by, x_dtype)``, with the shape of x, and its dtype if
+    `dtype` is given. `sum.backward` gives dx, which is dy repeated along the reduced axes.
 
     Examples
     --------
@@ -544,17 +541,17 @@ def sum_squares(
 
     Notes
     -----
-    At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the true sum
-    from the true sum, for up to 2**40 terms: squares of float16, bfloat16 and float32 are exact,
-    squares of float64 are rounded (and overflow from 1.3e154, vanish below 1.6e-162). Terms are
-    added in the order of `fastact.sum`, and the bits are as independent of threads, instruction set
-    and batch.
+    For up to 2**40 terms, the result is at most 0.5 ULP plus 2**-46 (float16 and bfloat16: 2**-21)
+    times the true sum from the true sum. Squares of float16, bfloat16 and float32 are exact;
+    squares of float64 are rounded, overflow from 1.3e154 on and vanish below 1.6e-162. Terms are
+    added in the order of `fastact.sum`, and the bits are just as independent of threads,
+    instruction set and batch.
 
-    With a mask, memory of an array of x's shape and dtype is taken.
+    A mask takes memory for an array of x's shape and dtype.
 
     `sum_squares.forward` saves ``(x, where, by)``; `sum_squares.backward` gives dx = 2 x dy, with
-    dy repeated along the axes that were summed over. `sum_squares.value_and_grad` gives the sum of
-    the squares of all of x, and 2 x, in one pass.
+    dy repeated along the reduced axes. `sum_squares.value_and_grad` gives the sum of the squares of
+    all of x, and 2 x, in one pass.
 
     Examples
     --------
@@ -593,39 +590,39 @@ def mean_var(
 ) -> tuple[A, A]:
     """Mean and variance over axes, in one read of x.
 
-    ``mean = np.mean(x, axis)`` and ``var = np.var(x, axis, ddof=correction)``, the sum of the
-    squared distances from the mean over n - correction, of n elements a mean.
+    ``mean = np.mean(x, axis)`` and ``var = np.var(x, axis, ddof=correction)``, which is the sum of
+    the squared distances from the mean over n - correction, with n elements per mean.
 
     Parameters
     ----------
     out : tuple of two arrays or None, optional
-        Where to write mean and variance, which may share memory neither with x nor with each other;
-        one that is None is allocated.
+        Where to write mean and variance, which must not share memory with x or with each other;
+        None allocates one.
 
     Returns
     -------
     mean : array
-        Of x's framework and dtype, or the one that `dtype` names; of integers it is float64.
+        The mean, of x's framework and of its dtype or the given `dtype`; float64 for integers.
     var : array
-        Of the same shape, dtype and framework.
+        The variance, of the same shape, dtype and framework.
 
     See Also
     --------
     moments : Mean and m2 in float64, which merge with others.
-    sum : The sum.
+    sum : The sum of the elements.
 
     Notes
     -----
-    Computed in double and rounded once. The mean errs by at most 0.5 ULP and 2**-46 of the mean of
-    abs(x), for types narrower than float64 of the largest abs(x) more; the variance by 0.5 ULP and
-    a share of 2**-33 of itself (float64: 2**-44), and of 2**-51 of abs(mean) / std, also for data
-    far from 0 and near the ends of the dtype's range. Of equal values it is 0, and it is never
-    negative.
+    Both are computed in double and rounded once. The mean has an error of at most 0.5 ULP and
+    2**-46 of the mean of abs(x), and also of the largest abs(x) for types narrower than float64.
+    The variance has an error of at most 0.5 ULP and a relative error of 2**-33 (float64: 2**-44)
+    plus 2**-51 abs(mean) / std, also for data far from 0 and near the ends of the dtype's range.
+    For equal values it is 0, and it is never negative.
 
-    Infinities and NaN give what NumPy gives, and so do no elements; with `skipna` as `np.nanvar`
-    has it. A variance that exceeds the largest float64 is infinite. Terms are added up in the order
+    Infinities, NaN and no elements give what NumPy gives; with `skipna` they give what `np.nanvar`
+    gives. A variance that exceeds the largest float64 is infinite. Terms are added up in the order
     of `fastact.sum`, with its promise of the same bits. A weight that is negative or not finite
-    makes NaN, and a RuntimeWarning says so.
+    gives NaN and a RuntimeWarning.
 
     Examples
     --------
@@ -660,21 +657,21 @@ def moments(
 ) -> Moments:
     """Mean and m2 over axes, in one read of x, as `Moments`, which merge with others.
 
-    ``mean = np.mean(x, axis)`` and ``m2 = n * np.var(x, axis)``, the sum of the squared distances
-    from the mean, of n elements a mean.
+    ``mean = np.mean(x, axis)`` and ``m2 = n * np.var(x, axis)``, which is the sum of the squared
+    distances from the mean, with n elements per mean.
 
     Parameters
     ----------
     out : tuple of two arrays or None, optional
-        Where to write mean and m2, both of float64, which may share memory neither with x nor with
-        each other; one that is None is allocated. With an array for m2, memory of another one is
-        taken, from which `Moments` know an m2 that float64 does not hold.
+        Where to write mean and m2, both of float64, which must not share memory with x or with each
+        other; None allocates one. An array for m2 takes memory for another one, in which `Moments`
+        hold an m2 that float64 cannot.
 
     Returns
     -------
     Moments
-        The count, and mean and m2 in float64, of x's framework; of no elements, 0, NaN and 0.
-        With `skipna`, `weights` or `where` the count is an array of float64, of the mean's shape;
+        The count, and mean and m2 in float64, of x's framework; for no elements they are 0, NaN and
+        0. With `skipna`, `weights` or `where` the count is a float64 array of the mean's shape;
         with `weights` it is their sum.
 
     See Also
@@ -684,18 +681,19 @@ def moments(
 
     Notes
     -----
-    Computed and returned in double. The mean errs by at most 2**-53 of itself and 2**-46 of the
-    mean of abs(x), for types narrower than float64 of the largest abs(x) more, m2 by a share of
-    2**-33 of itself (float64: 2**-44), and of 2**-51 of abs(mean) / std. Moments that merged err by
-    at most twice that, whatever the split; the same split gives the same bits.
+    Mean and m2 are computed and returned in double. The mean has an error of at most 2**-53 of
+    itself and 2**-46 of the mean of abs(x), and also of the largest abs(x) for types narrower than
+    float64. m2 has a relative error of at most 2**-33 (float64: 2**-44) plus 2**-51 abs(mean) /
+    std. For merged moments the bounds are at most twice that, whatever the split; the same split
+    gives the same bits.
 
-    Infinities and NaN give what NumPy gives, and so do no elements; an m2 that exceeds the largest
-    float64 is infinite, where `Moments.std` is right nevertheless.
-    Terms are added up in the order of `fastact.sum`, with its promise of the same bits.
+    Infinities, NaN and no elements give what NumPy gives. An m2 that exceeds the largest float64 is
+    infinite, but `Moments.std` is still right. Terms are added up in the order of `fastact.sum`,
+    with its promise of the same bits.
 
-    Weights are frequencies: the moments are as if each element of x were repeated so often, and
-    merge with others as any do. A weight that is negative or not finite makes NaN, and a
-    RuntimeWarning says so.
+    Weights are frequencies: the moments are as if each element of x were repeated that often, and
+    they merge with others as usual. A weight that is negative or not finite gives NaN and a
+    RuntimeWarning.
 
     Examples
     --------

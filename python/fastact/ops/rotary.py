@@ -1,6 +1,6 @@
-"""Rotary position embeddings: the elements of queries and keys, turned in pairs.
+"""Rotary position embeddings: the elements of queries and keys, rotated in pairs.
 
-The formula stands in `src/common/rotary/`, the oracle in `check/expected/rotary.py`.
+The formula is in `src/common/rotary/`, the oracle is in `check/expected/rotary.py`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .engine.served import CachedOp
 from .norms import PLAIN, Rows, read_casting
 from .types import A, Array, ArrayOrNumber, Casting, Kwargs, Out, Stream
 
-#: A cosine or a sine: it broadcasts to the pairs of the data, whose dtype or a wider one it has.
+#: Cosines or sines, which broadcast to the pairs of the data and have its dtype or a wider one.
 _ANGLE = Role(dtype="wide_enough", array=True)
 _POSITIONS = Role(Only(("int32", "int64")), dtype="any", array=True)
 
 
 class Pairs(NamedTuple):
-    """The places of the pairs of an array."""
+    """The positions of the pairs of an array."""
 
     axis: int  # a number from 0 on
     length: int  # the number of pairs along it
@@ -41,7 +41,7 @@ class Pairs(NamedTuple):
     angles: tuple[Any, Any, Any]  # cos, sin and positions as they were given
 
     def parts(self, view: View, interleaved: bool) -> tuple[View, View, View]:
-        """Cut a view into its a, its b, and the elements that stay as they are."""
+        """Cut a view into its a, its b, and the unchanged elements."""
         first, step = (1, 2) if interleaved else (self.length, 1)
         rest = view.shape[self.axis] - 2 * self.length
         return (
@@ -54,7 +54,7 @@ class Pairs(NamedTuple):
 def _pairs_of(
     where: str, name: str, shape: tuple[int, ...], options: Any, angles: tuple[Any, Any, Any]
 ) -> Pairs:
-    """The pairs of an array of this shape; without angles, examples have half of it."""
+    """Find the pairs of an array of this shape; without angles, half of its length."""
     shape, (cos, sin, positions) = tuple(shape), angles
     axis = axes.one(where, options.axis, len(shape), of=name)
     has_table, count = positions is not None, shape[axis] // 2
@@ -62,7 +62,7 @@ def _pairs_of(
     if of_cos is not None:
         at = -1 if has_table else axis - len(shape)
         if has_table and len(of_cos) != 2:
-            raise ValueError(f"{where}: cos must be 2-D, a row a position, got shape {of_cos}")
+            raise ValueError(f"{where}: cos must be 2-D, a row per position, got shape {of_cos}")
         if len(of_cos) < -at or of_cos[at] > count:
             raise ValueError(
                 f"{where}: cos must have from 0 to {count} pairs along axis {at}, for {name} of "
@@ -81,7 +81,7 @@ def _pairs_of(
 
 
 class Turning(CachedOp[P, R]):
-    """An op with pairs of elements that are turned by angles."""
+    """An op that rotates pairs of elements by angles."""
 
     family = "rotary"
     args: Mapping[str, Arg] = records(
@@ -97,9 +97,9 @@ class Turning(CachedOp[P, R]):
         return _pairs_of(call.where, name, first.shape, options, angles)
 
     def _angles(self, now: Execution, of: Pairs, name: str) -> dict[str, View | None]:
-        """Cosines, sines and positions as the native function takes them.
+        """Prepare cosines, sines and positions for the native function.
 
-        name : the array whose pairs these are.
+        name : the array that the pairs belong to.
         """
         where, (cos, sin, positions) = now.where, of.angles
         validate.has_dtype(where, "sin", sin, "same", "cos", cos)
@@ -122,7 +122,7 @@ class Turning(CachedOp[P, R]):
         turns_back: bool,
         accumulate: bool = False,
     ) -> None:
-        """Turn the pairs of x into y, or add them to it; all others go there as they are."""
+        """Write or add the rotated pairs of x to y, and all other elements unchanged."""
         interleaved = now.options.interleaved
         a, b, rest = of.parts(x, interleaved)
         out_a, out_b, out_rest = of.parts(y, interleaved)
@@ -136,7 +136,7 @@ class Turning(CachedOp[P, R]):
 class Rotary(Turning[P, R]):
     """A rotary embedding of one array, or of several that share cosines and sines, and backward.
 
-    several : the same of a tuple of arrays. It serves calls of this op, and is none by itself.
+    several : the op for a tuple of arrays, which serves calls of this op and is not public.
     """
 
     bounds = RotaryBounds()
@@ -166,26 +166,26 @@ class Rotary(Turning[P, R]):
         self._turn_all(now, self._arrays, self.results, turns_back=False)
 
     def backward(self, dy: A, /, *saved: Any, **options: Unpack[Kwargs[A]]) -> A:
-        """The gradient with respect to x: dy, turned back by the same angles.
+        """Compute the gradient with respect to x: dy, rotated back by the same angles.
 
-        ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``, of each pair; dy where x
-        is not turned. Angles and positions have no gradient.
+        For each pair ``da = dya * cos + dyb * sin`` and ``db = dyb * cos - dya * sin``; where x is
+        not rotated, the gradient is dy. Angles and positions have no gradient.
 
         Parameters
         ----------
         dy : array
-            The gradient of the loss with respect to y, of its shape and dtype; or a tuple of them.
+            The gradient of the loss with respect to y, of its shape and dtype, or a tuple of two.
         out : array or tuple, optional
             Where to write dx; it may be dy itself.
 
         Returns
         -------
         array or tuple
-            dx, of dy's shape and dtype; a tuple where dy is one.
+            The gradient dx, of dy's shape and dtype; a tuple if dy is one.
 
         Notes
         -----
-        As accurate as the call.
+        The gradient is as accurate as the call.
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -196,7 +196,7 @@ class Rotary(Turning[P, R]):
     def _turn_all(
         self, now: Execution, names: tuple[str, ...], made: tuple[str, ...], *, turns_back: bool
     ) -> None:
-        """Turn each array of these names, once all of them are checked."""
+        """Rotate each array of these names, once all of them are checked."""
         where, views = now.where, now.views
         written = [(name, view) for name, view in zip(names, map(now.view, made), strict=True)]
         for i, (name, out) in enumerate(written):
@@ -225,7 +225,7 @@ class Rotary(Turning[P, R]):
         return args[0]
 
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
-        """Serve a call of one array, or of a tuple of them, which takes the place of the first."""
+        """Serve a call of one array, or of a tuple of arrays in its place."""
         each = self.each_of(args, entry)
         if each is None:
             return super()._serve(entry, *args, **kwargs)
@@ -244,14 +244,14 @@ class Rotary(Turning[P, R]):
         return super()._recorder(args, kwargs)
 
 
-#: Elements of a part of a thread of the CPU, at most.
+#: The most elements of a part for a thread of the CPU.
 _PART = 1 << 15
 
 
 class NormedPairs(NamedTuple):
     """The pairs of a call, and its normalization rows, which lie along the axis of the pairs.
 
-    pairs, rows : as `Pairs` has them; the others are those of the normalization rows.
+    pairs, rows : the fields of `Pairs`; the others are those of the normalization rows.
     """
 
     of: Pairs
@@ -264,12 +264,12 @@ class NormedPairs(NamedTuple):
     parameter: tuple[int, ...]
 
     def seen_parameter(self, view: View) -> View:
-        """The weight or its gradient with the axes of x."""
+        """Give the weight or its gradient the axes of x."""
         return self.normed.seen_parameter(view)
 
 
 class NormRotary(Turning[P, R]):
-    """A root-mean-square norm of rows along an axis, whose pairs are then turned, and backward."""
+    """A root-mean-square norm of rows along an axis, whose pairs are then rotated, and backward."""
 
     bounds = NormRotaryBounds(scaled=6, rough=4)
     saves = ("x", "rstd", "cos", "sin", "weight", "positions")
@@ -319,19 +319,20 @@ class NormRotary(Turning[P, R]):
     def backward(
         self, dy: ArrayOrNumber, x: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> tuple[A | None, Array | None]:
-        """The gradients with respect to x and weight.
+        """Compute the gradients with respect to x and weight.
 
-        p is dy, turned back by the same angles (`fastact.rotary.backward`). From it come ``dx =
-        rstd * (g - xhat * mean(g * xhat))`` with ``xhat = x * rstd`` and ``g = p * weight``, and
-        ``dweight = sum(p * xhat)``, as of `fastact.rms_norm`.
+        Let p be dy, rotated back by the same angles (`fastact.rotary.backward`), ``xhat = x *
+        rstd`` and ``g = p * weight``. Then ``dx = rstd * (g - xhat * mean(g * xhat))`` and
+        ``dweight = sum(p * xhat)``, as for `fastact.rms_norm`.
 
         Notes
         -----
-        They have the bits of the two ops' backwards: p has an error of at most 3 u (abs(dya cos) +
-        abs(dyb sin)), and is rounded to the dtype. By that p, dx has one of at most u rstd (6
-        abs(g) + 18 abs(xhat) mean abs(g xhat)), and dweight one of 18 u sum abs(p xhat), for
-        float64 as `fastact.rms_norm.backward` has it; by the same formulas the errors of p count.
-        p is made in dx, or, where that is added to, is x, or is not wanted, in memory of its own.
+        The gradients have the bits of the two ops' backwards. p has an error of at most 3 u
+        (abs(dya cos) + abs(dyb sin)) and is rounded to the dtype. For that p, dx has an error of at
+        most u rstd (6 abs(g) + 18 abs(xhat) mean abs(g xhat)), and dweight of at most 18 u sum
+        abs(p xhat), with more for float64 as for `fastact.rms_norm.backward`. The error of p enters
+        both by the same formulas. p is stored in dx, or in temporary memory if dx is added to, is
+        x, or is skipped.
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -343,7 +344,7 @@ class NormRotary(Turning[P, R]):
         now.run("norm_backward", dy=p)
 
     def _checked(self, now: Execution, into: View) -> tuple[Pairs, Mapping[str, View | None]]:
-        """The pairs and their angles; positions are compared before anything is written `into`."""
+        """Find the pairs and angles; check positions before anything is written `into`."""
         of, angles = now.shapes.of, self._angles(now, now.shapes.of, "x")
         if angles["positions"] is not None and not now.call.is_on_gpu:
             tables = {n: of.angles[i].sliced(1, 0, 1, 0) for i, n in enumerate(("cos", "sin"))}
@@ -353,7 +354,7 @@ class NormRotary(Turning[P, R]):
 
 
 def _angles_of(angles: Mapping[str, View | None], part: Part) -> dict[str, View | None]:
-    """Cut angles to those of a part; tables of cosines and sines serve all."""
+    """Cut angles to those of a part; tables of cosines and sines serve all parts."""
     of_rows = angles.keys() if angles["positions"] is None else ("positions",)
     return {
         name: part_of(view, part) if view is not None and name in of_rows else view
@@ -374,30 +375,31 @@ def rotary(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Rotary position embedding, of one array or of queries and keys together.
+    """Rotary position embedding of one array, or of queries and keys together.
 
-    ``a, b = np.split(x, 2, axis)``, ``y = np.concatenate([a * cos - b * sin, b * cos + a * sin],
-    axis)``: halves, as GPT-NeoX and Llama have them; or neighbours, as GPT-J.
+    ``a, b = np.split(x, 2, axis)`` and ``y = np.concatenate([a * cos - b * sin, b * cos + a * sin],
+    axis)``. Pairs are formed from halves, as in GPT-NeoX and Llama, or neighbours, as in GPT-J.
 
     Parameters
     ----------
     x : array or tuple
-        Of float16, bfloat16, float32 or float64; any strides. Or a tuple (q, k) of two of one
-        dtype, which may differ in shape; then the result is a tuple, and so are dy and `out`.
+        Data of dtype float16, bfloat16, float32 or float64, with any strides. Or a tuple (q, k) of
+        two arrays of the same dtype, of any two shapes; then the result, dy and `out` are tuples.
     cos, sin : array
-        The cosine and the sine of each pair's angle, of one shape, and of x's dtype or a wider one,
-        beside float64 any. Their length along `axis` is the number of pairs: the first
-        ``2 * cos.shape[axis]`` elements are turned, and the others stay as they are. Along the
+        The cosine and the sine of each pair's angle, of the same shape, and of x's dtype or a wider
+        one, or of any dtype if x is float64. Their length along `axis` is the number of pairs: the
+        first ``2 * cos.shape[axis]`` elements are rotated, and the others are unchanged. Along the
         other axes they broadcast: for x of shape (batch, heads, seq, d) they are (seq, d / 2) or
-        (batch, 1, seq, d / 2), for (batch, seq, heads, d) they are (seq, 1, d / 2). They have no
+        (batch, 1, seq, d / 2), and for (batch, seq, heads, d), (seq, 1, d / 2). They have no
         gradient.
     axis : int, default -1
         The axis of the pairs.
     positions : array, optional
-        Of int32 or int64: which row of cos and sin, now tables of shape (rows, d / 2), an element's
-        angles are in. They broadcast to x's shape without `axis`: (seq,), or (batch, 1, seq).
+        An array of int32 or int64 that says which row of cos and sin has an element's angles; they
+        are then tables of shape (rows, d / 2). It broadcasts to x's shape without `axis`, for
+        example with shape (seq,) or (batch, 1, seq).
     out : array or tuple, optional
-        Where to write y; it may be x itself. Of a tuple each array may be its own x.
+        Where to write y, which may be x itself; in a tuple, each array may be its own x.
 
     Returns
     -------
@@ -407,21 +409,21 @@ def rotary(
     Raises
     ------
     TypeError
-        For cos or sin of a dtype narrower than x's, or positions that are no integers.
+        For cos or sin of a dtype narrower than x's, or positions that are not integers.
     ValueError
-        For more pairs than x has, cos and sin of different shapes, or a position that is no row of
-        the table; on a GPU, where nobody waits for the answer, such an element is NaN.
+        For more pairs than x has, cos and sin of different shapes, or a position that is not a row
+        of the table. A GPU call does not wait for this check; such an element is NaN there.
 
     Notes
     -----
-    Hugging Face's models repeat cos and sin over both halves: give ``cos[..., : d // 2]``, with an
-    axis of heads, as their ``unsqueeze_dim`` adds it.
+    Hugging Face's models repeat cos and sin over both halves. Pass ``cos[..., : d // 2]`` with an
+    axis for heads, as their ``unsqueeze_dim`` adds it.
 
-    In the type in which x is computed each product is rounded: ``x * cos + rotate_half(x) * sin``
-    in float32 has the same bits. With u = 2**-24 (float64: 2**-53) y is within 3 u
-    (abs(a cos) + abs(b sin)) of the exact value, for b likewise, and rounded to x's dtype; a cosine
-    or a sine wider than the type in which x is computed is rounded to that first. The bits depend
-    on no layout, and not on the number of threads.
+    Each product is rounded to the type in which x is computed, so ``x * cos + rotate_half(x) *
+    sin`` in float32 has the same bits. With u = 2**-24 (float64: 2**-53), y is within 3 u (abs(a
+    cos) + abs(b sin)) of the exact value, likewise for b, and is then rounded to x's dtype. Cosines
+    and sines that are wider than the type in which x is computed are first rounded to it. The bits
+    depend neither on the layout nor on the number of threads.
 
     References
     ----------
@@ -446,7 +448,7 @@ def _of_two(op: Rotary[P, R]) -> Rotary[..., Any]:
     """Declare the op of two arrays that share angles."""
 
     def function(*args: Any) -> Any:
-        raise NotImplementedError  # it declares alone
+        raise NotImplementedError  # it only declares
 
     x, *others = op.__signature__.parameters.values()
     declared: Any = function
@@ -475,32 +477,32 @@ def rms_norm_rotary(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Root-mean-square normalization of heads, and rotary position embedding of what it gives.
+    """Root-mean-square normalization of heads, followed by rotary position embedding.
 
-    ``y = rotary(rms_norm(x, weight), cos, sin)``, the mean of the squares over `axis`, in one pass
-    over memory: the norm of queries and of keys, as Qwen3 and Gemma 3 have it.
+    ``y = rotary(rms_norm(x, weight), cos, sin)``, with the mean of the squares over `axis`, in one
+    pass over memory. Qwen3 and Gemma 3 normalise queries and keys in this way.
 
     Parameters
     ----------
     cos, sin : array
-        The cosine and the sine of each pair's angle, as `rotary` has them.
+        The cosine and the sine of each pair's angle, as for `rotary`.
     weight : array, optional
-        Of the length of x along `axis`; of x's dtype or a wider one, beside float64 any.
+        An array as long as x along `axis`, of x's dtype or a wider one, or any if x is float64.
     axis : int, default -1
         The axis of the pairs, and of the norm.
     eps : float, default 1e-6
-        Added to the mean of the squares; not negative.
+        A number that is added to the mean of the squares; it must not be negative.
     casting : {"exact", "llama", "gemma"}, default "exact"
-        Where the norm rounds, as `rms_norm` has it.
+        Where the norm rounds, as for `rms_norm`.
     positions : array, optional
-        Of int32 or int64: which row of cos and sin, now tables, an element's angles are in.
+        An array of int32 or int64: the row of cos and sin, then tables, with an element's angles.
 
     Raises
     ------
     TypeError
-        For a weight, cos or sin of a dtype narrower than x's, or positions that are no integers.
+        For a weight, cos or sin of a dtype narrower than x's, or positions that are not integers.
     ValueError
-        For a negative eps, another casting, a weight of another shape, or what `rotary` refuses.
+        For a negative eps, an unknown casting, a weight of another shape, or what `rotary` refuses.
 
     See Also
     --------
@@ -509,15 +511,15 @@ def rms_norm_rotary(
 
     Notes
     -----
-    It has the bits of ``rotary(rms_norm(x, weight), cos, sin)``: n, which the norm gives, is
-    rounded to x's dtype, and so is what it becomes. Models round in both places, too, and each
-    product with cos and sin besides.
+    The result has the bits of ``rotary(rms_norm(x, weight), cos, sin)``: n, the result of the norm,
+    is rounded to x's dtype, and so is the result of its rotation. Models round in both places, too,
+    and also round each product with cos and sin.
 
     With u = 2**-24 (float64: 2**-53) and xhat the normalised x, z = xhat weight has an error of at
-    most 6 u abs(xhat weight) + u abs(z), for float64 also 2**-46 abs(weight) (1 + abs(xhat)), and
-    on a GPU, for 16-bit data, 4 u abs(weight) (1 + abs(xhat)); n is z, rounded. Turning it has an
-    error of at most 3 u (abs(n_a cos) + abs(n_b sin)), for the other half of a pair likewise, takes
-    errors of n times abs(cos) and abs(sin), and ends with the second rounding.
+    most 6 u abs(xhat weight) + u abs(z), plus 2**-46 abs(weight) (1 + abs(xhat)) for float64, and
+    plus 4 u abs(weight) (1 + abs(xhat)) for 16-bit data on a GPU. n is the rounded z. Its rotation
+    has an error of at most 3 u (abs(n_a cos) + abs(n_b sin)), likewise for the other half of a
+    pair, plus the errors of n times abs(cos) and abs(sin), plus the second rounding.
 
     References
     ----------

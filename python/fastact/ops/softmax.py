@@ -1,6 +1,6 @@
 """Softmax and loss: `softmax`, `log_softmax` and `logsumexp` of rows, and `cross_entropy`.
 
-The formulas are in `src/common/softmax/softmax.h`, the oracle in `check/reference.py`.
+The formulas are in `src/common/softmax/softmax.h`, the oracle is in `check/reference.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Sliced, Stream
 
-#: Axes of a row: one of x's, or several.
+#: The axes of a row: one of x's, or several.
 RowAxes = int | tuple[int, ...]
 
 
@@ -31,16 +31,16 @@ _TEXTS = """
 Parameters
 ----------
 scale : float
-    The factor of x: for attention, 1 / sqrt(d).
+    The factor of x, for example 1 / sqrt(d) for attention.
 mask : array, float or bool, optional
-    It broadcasts to x's shape: of bool, True where an element takes part; else numbers of any dtype
-    that are added to it, integers too. It has no gradient.
+    A mask that broadcasts to x's shape: either bool, with True where an element takes part, or
+    numbers of any dtype, even integers, that are added. It has no gradient.
 
 Raises
 ------
 TypeError
-    mask: a mask of a dtype that is not supported
-    sink: a sink of another dtype than x's or a wider one
+    mask: a mask of an unsupported dtype
+    sink: a sink narrower than x
 ValueError
     mask: a mask that does not broadcast to x's shape
     scale: a scale that is not finite
@@ -56,24 +56,25 @@ Notes
 -----
 [own]
 
-What a mask leaves out, False or -inf, is as if it were not there, be it NaN. Of softmax and
-log_softmax a NaN or +inf that takes part makes all others of its row NaN; where z leaves the range
-of the type in which it is computed, their y does not: it follows from the distances within the row.
+Elements that a mask leaves out with False or -inf do not matter at all, even if they are NaN. In
+softmax and log_softmax, a NaN or +inf that takes part makes all others of its row NaN. z may leave
+the range of the type in which it is computed without y doing so, because y follows from the
+distances within the row.
 
-The result for a row does not depend on the other rows, nor on strides, layout or the number of
-threads; with several axes elements are in the order of the axes.
+The result for a row does not depend on the other rows, on strides, on the layout or on the number
+of threads. With several axes, elements are in the order of the axes.
 """
 
 
 class WithSinks(NamedTuple):
-    """Rows along some axes, and sinks, which repeat to one a row."""
+    """Rows along some axes, and sinks, which repeat to one per row."""
 
     axes: tuple[int, ...]  # the axes along which a row lies
     rows: tuple[int, ...]  # the shape without them
     sink: tuple[int, ...] = ()  # the shape of the sinks
 
     def seen_rows(self, view: View) -> View:
-        """Give a number a row as many axes as x has."""
+        """Give an array of one number per row as many axes as x has."""
         return view.with_axes(self.axes)
 
     def seen_sink(self, view: View) -> View:
@@ -83,7 +84,7 @@ class WithSinks(NamedTuple):
 
 
 class RowFunction(CachedOp[P, R]):
-    """Parts that softmax, log_softmax and logsumexp share: z = scale x + mask, over rows of x."""
+    """The base of softmax, log_softmax and logsumexp, of z = scale x + mask over rows of x."""
 
     family = "softmax"
     saves: tuple[str, ...] = ("y",)  # the value, where its gradient needs no more
@@ -144,14 +145,14 @@ class SoftmaxOp(RowFunction[P, R]):
                 lacks = ("x", "softcap") if options.x is None else ("softcap", "x")
                 raise TypeError("{}: {} must be given with {}".format(where, *lacks))
         elif len(options.out) > 1 and options.out[1] is not None and not has_sink:
-            raise ValueError(f"{where}: out[1] must be None, for there is no sink")
+            raise ValueError(f"{where}: out[1] must be None, as there is no sink")
 
     def _run_backward(self, now: Execution) -> None:
         dsink = now.written("dsink")
         if dsink is None:
             now.run("softmax_backward")
             return
-        # Each row has one in float64, then they are summed, and rounded once.
+        # Each row has its gradient in float64; these are summed and rounded once.
         shape = now.views["y"].shape
         kept = axes.reduced(shape, now.shapes.axes, keepdims=True)
         each, total = (
@@ -181,34 +182,34 @@ class SoftmaxOp(RowFunction[P, R]):
         accumulate: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """The gradient with respect to x, from the result, and from x where it was capped.
+        """Compute the gradient with respect to x, from y, and from x where it was capped.
 
         ``dx = scale * y * (dy - sum(dy * y))``, with the sum over the row. An element whose y is 0
-        takes no part, and its dx is 0; its dy is left out of the sum, an infinite one or a NaN too.
-        With a softcap dx is multiplied by ``1 - tanh(scale * x / softcap)**2``. The mask has no
-        gradient. Of a sink ``dsink = -sum(share * sum(dy * y))``, over the rows that have it;
-        without one dx alone is returned.
+        takes no part: its dx is 0, and its dy is left out of the sum, even if it is infinite or
+        NaN. With a softcap, dx is multiplied by ``1 - tanh(scale * x / softcap)**2``. The mask has
+        no gradient. A sink has ``dsink = -sum(share * sum(dy * y))``, over the rows that have it;
+        without a sink only dx is returned.
 
         Parameters
         ----------
         share : array, optional
-            With a sink: its probabilities, as `forward` saved them.
+            The probabilities of the sink, as `forward` saved them, if there is a sink.
         x : array, optional
-            With a softcap: x, as `forward` saved it.
+            The array x, as `forward` saved it, if there is a softcap.
         out : array or tuple, optional
-            Where to write dx, with a sink (dx, dsink): there one that is None is not computed.
+            Where to write dx, or with a sink (dx, dsink), where None skips one.
 
         Notes
         -----
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
-        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)). Beside a y
-        that is nearly 1, whose own dx is what y lacks times dy, that is all of its digits: what y
-        lacks was rounded. Sums of n terms add (4 + n / 32) 2**-53 of their terms' magnitudes, on a
-        GPU 6 u of them, for a thread adds its elements up first; a softcap adds (9 + 2**-52
-        abs(scale x) / (softcap u)) u abs(dx), and all are rounded to the dtype. A slope of the cap
-        below 2**-124 (2**-1020) may be 0. dsink is added up in double, and rounded once to the
-        dtype of sink: it errs by 4 u of the sum of abs(share dy y), for float64 n / 32 u more, by
-        2**-46 of the same, and by the rounding.
+        (float64: 2**-53) an error is at most 4 u abs(scale y) (abs(dy) + sum abs(dy y)). For a y
+        that is nearly 1, dx is about dy (1 - y), and the bound may be larger than that, because y
+        was rounded. Sums of n terms add (4 + n / 32) 2**-53 of their terms' magnitudes, or 6 u of
+        them on a GPU, where a thread first adds up its own elements. A softcap adds (9 + 2**-52
+        abs(scale x) / (softcap u)) u abs(dx). All are then rounded to the dtype. A slope of the cap
+        below 2**-124 (2**-1020) may be 0. dsink is added up in double and rounded once to the dtype
+        of sink. Before that, its error is 4 u of the sum of abs(share dy y), with n / 32 u more for
+        float64, plus 2**-46 of that sum.
         """
 
 
@@ -218,23 +219,23 @@ class LogSoftmaxOp(RowFunction[P, R]):
     def backward(
         self, dy: ArrayOrNumber, y: A, /, *saved: Any, **options: Unpack[Kwargs[A]]
     ) -> Any:
-        """The gradient with respect to x, from the result.
+        """Compute the gradient with respect to x, from the result.
 
-        ``dx = scale * (dy - exp(y) * sum(dy))``, with the sum over the row, of every dy. An element
+        ``dx = scale * (dy - exp(y) * sum(dy))``, with the sum of every dy of the row. An element
         whose y is -inf takes no part, and its dx is 0. The mask has no gradient.
 
         Notes
         -----
         Sums are in double. The gradient is computed from y as it was saved: with u = 2**-24
-        (float64: 2**-53) an error is at most 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t), t
-        the others' sum of abs(dy): no digit of 1 - exp(y) is lost. Sums of n terms add (4 + n / 32)
-        2**-53 of their terms' magnitudes, on a GPU 6 u of them, for a thread adds its elements up
-        first, and all are rounded to the dtype.
+        (float64: 2**-53) an error is at most 8 u abs(scale) ((1 - exp(y)) abs(dy) + exp(y) t),
+        where t is the sum of abs(dy) over the others: no digit of 1 - exp(y) is lost. Sums of n
+        terms add (4 + n / 32) 2**-53 of their terms' magnitudes, or 6 u of them on a GPU, where a
+        thread first adds up its own elements. All are then rounded to the dtype.
         """
 
 
 class LogSumExp(RowFunction[P, R]):
-    """A function of rows that gives one number a row: `logsumexp`."""
+    """A function of rows that gives one number per row: `logsumexp`."""
 
     saves = ("x", "mask", "lse", "rest")
     makes = records(front=saves)
@@ -268,23 +269,23 @@ class LogSumExp(RowFunction[P, R]):
         accumulate: bool = False,
         stream: Stream = None,
     ) -> A:
-        """The gradient with respect to x.
+        """Compute the gradient with respect to x.
 
-        ``dx = scale * dy * exp(scale * x + mask - lse - rest)``: the derivative of logsumexp is
-        softmax. A rest of None is 0. In a row in which nothing takes part dx is 0. The mask has no
-        gradient.
+        ``dx = scale * dy * exp(scale * x + mask - lse - rest)``, because the derivative of
+        logsumexp is softmax. A rest of None is 0. In a row in which no element takes part, dx is 0.
+        The mask has no gradient.
 
         Notes
         -----
-        The gradient is that for lse + rest as saved, which without a scale and a mask is
-        within 4 u of the exact value, at any lse: u = 2**-24, for float64 2**-53 and n / 32
-        u more for a row of n. An error is at most (8 + abs(scale x) + abs(mask)) u abs(dx),
-        without a scale and a mask 8 u abs(dx), and the rounding to the dtype.
+        The gradient is taken at lse + rest as saved. Without a scale and a mask that sum is within
+        4 u of the exact value for any lse, with u = 2**-24 (float64: 2**-53, and n / 32 u more for
+        a row of n). An error is at most (8 + abs(scale x) + abs(mask)) u abs(dx), or 8 u abs(dx)
+        without a scale and a mask, plus the rounding to the dtype.
         """
 
 
 class LossPlan(NamedTuple):
-    """The options of a call of a loss, understood, and the shapes that follow from them."""
+    """The parsed options of a call of a loss, and the shapes that follow from them."""
 
     axis: int
     ignore_index: int
@@ -292,16 +293,16 @@ class LossPlan(NamedTuple):
     z_loss: float
     reduction: int
     is_one: bool  # the result is one number
-    losses: tuple[int, ...]  # the shape of one loss a row
+    losses: tuple[int, ...]  # the shape of one loss per row
     of_loss: tuple[int, ...]  # the shape of the result
     one: tuple[int, ...] = ()
 
     def seen_losses(self, view: View) -> View:
-        """A number a row with the axes of the logits."""
+        """Give an array of one number per row the axes of the logits."""
         return view.with_axes((self.axis,))
 
     def seen_of_loss(self, view: View) -> View:
-        """The result, or its gradient, with those axes."""
+        """Give the result, or its gradient, those axes."""
         return view.with_axes(tuple(range(len(self.losses) + 1)) if self.is_one else (self.axis,))
 
 
@@ -353,13 +354,13 @@ class CrossEntropy(CachedOp[P, R]):
         return LossPlan(axis, ignore_index, smoothing, z_loss, reduction, is_one, losses, of_loss)
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs.
+        """Return the result of calling the op, and the tuple that `backward` needs.
 
         Returns
         -------
         saved : tuple
             ``(logits, target, weight, lse, rest, divisor)``, where None stands for an array that
-            was not given; lse and rest are of the losses' shape, that of logits without `axis`.
+            was not given. lse and rest have the shape of the losses, that of logits without `axis`.
             Arrays are not copied: do not change them before `backward`.
         """
 
@@ -374,7 +375,6 @@ class CrossEntropy(CachedOp[P, R]):
         )
 
     def _arrays(self, now: Execution) -> dict[str, Any]:
-        """Axes, target and weight, as the kernels see them."""
         views, where, plan = now.views, now.where, now.shapes
         logits, target, weight = views["logits"], views["target"], views.get("weight")
         classes, axis = logits.shape[plan.axis], (plan.axis,)
@@ -425,33 +425,31 @@ class CrossEntropy(CachedOp[P, R]):
         accumulate: bool = False,
         stream: Stream = None,
     ) -> A:
-        """The gradient with respect to the logits, in one pass over them.
+        """Compute the gradient with respect to the logits, in one pass over them.
 
-        ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t *
-        weight)``, with ``p = exp(logits - lse - rest)`` and the smoothed target t; 0 where
-        the target is ignored. Target and weight have no gradients here.
+        ``dlogits = dloss / divisor * (p * (sum(t * weight) + 2 * z_loss * lse) - t * weight)``,
+        with ``p = exp(logits - lse - rest)`` and the smoothed target t. It is 0 where the target is
+        ignored. Target and weight have no gradients here.
 
         Raises
         ------
         ValueError
-            For a class that logits have not.
+            For a class that the logits do not have.
 
         Notes
         -----
-        The gradient is that for lse + rest as saved, which is within 4 u of logsumexp at any
-        logits, u = 2**-24 (float64: 2**-53, and n / 32 u more for n classes); with a rest of None
-        it has the digits of a rounded lse. With g = dloss / divisor and t the smoothed target, an
-        error is at most 8 u abs(g) (p (sum(t weight) + 2 z_loss abs(lse)) + t weight), for float64
-        n / 32 u more, and the rounding to the dtype. Of a target that is a class, of weight w and
-        with a = (1 - label_smoothing) w, it has a (1 - p) and p (sum(t weight) - a) in the place of
-        t weight and p sum(t weight): no digit of 1 - p is lost.
+        The gradient is taken at lse + rest as saved, which is within 4 u of logsumexp for any
+        logits, with u = 2**-24 (float64: 2**-53, and n / 32 u more for n classes). If rest is None,
+        it has the accuracy of a rounded lse. With g = dloss / divisor and t the smoothed target, an
+        error is at most 8 u abs(g) (p (sum(t weight) + 2 z_loss abs(lse)) + t weight), with n / 32
+        u more for float64, plus the rounding to the dtype. If the target is a class of weight w,
+        then with a = (1 - label_smoothing) w the bound has a (1 - p) and p (sum(t weight) - a) in
+        place of t weight and p sum(t weight): no digit of 1 - p is lost.
         """
 
     def _run_backward(self, now: Execution) -> None:
         if ("divisor" in now.views) != now.shapes.is_one:
-            raise ValueError(
-                f"{now.where}: divisor must be an array, but None for reduction='none'"
-            )
+            raise ValueError(f"{now.where}: divisor must be an array, or None for reduction='none'")
         now.run("cross_entropy_backward", **self._arrays(now))
 
 
@@ -471,42 +469,43 @@ def softmax(
 ) -> A:
     """Softmax.
 
-    ``y = exp(z) / (sum(exp(z)) + exp(sink))`` over `axis`, with ``z = scale * x + mask``; without a
-    sink y adds up to 1. With a softcap ``z = softcap * tanh(scale * x / softcap) + mask``.
+    ``y = exp(z) / (sum(exp(z)) + exp(sink))`` over `axis`, with ``z = scale * x + mask``. Without a
+    sink y sums to 1. With a softcap, ``z = softcap * tanh(scale * x / softcap) + mask``.
 
     Parameters
     ----------
     axis : int or tuple of int, default -1
         The axes of a row.
     sink : array, optional
-        A logit that only takes part in the sum, as the sinks of gpt-oss's attention: it broadcasts
-        to the shape of x without `axis`. Of heads along axis 1 of four it has shape (H, 1). It is
-        neither scaled nor masked.
+        A logit that only takes part in the sum, like the sinks of gpt-oss's attention. It
+        broadcasts to the shape of x without `axis`; for heads along axis 1 of four axes its shape
+        is (H, 1). It is neither scaled nor masked.
     softcap : float, optional
-        Above zero: the limit of abs(z) before the mask, as Gemma 2's attention has it, with 50.
+        The limit of abs(z) before the mask, above zero. Gemma 2's attention uses 50.
 
     See Also
     --------
-    fastact.log_softmax : Its logarithm.
-    fastact.logsumexp : The logarithm of what it divides by.
+    fastact.log_softmax : The logarithm of softmax.
+    fastact.logsumexp : The logarithm of its divisor.
 
     Notes
     -----
-    Computed in float32 (float64 for float64), sums in double; on a GPU a thread's elements are
-    added up in float32 first. y is within 4 ULP of the exact value however far elements lie apart,
-    also where it is subnormal; float64 has n / 32 u more for a row of n elements, u = 2**-53. With
-    a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)), relative to y;
-    with a softcap 12 u and the capped scale x. 16-bit data is rounded once more.
+    The op computes in float32 (float64 for float64), with sums in double; on a GPU a thread first
+    adds up its own elements in float32. y is within 4 ULP of the exact value, however far apart the
+    elements are, even where y is subnormal. float64 has n / 32 u more for a row of n elements, with
+    u = 2**-53. With a scale or a mask, z is rounded, which adds a relative error of 4 u max
+    (abs(scale x) + abs(mask)); with a softcap the factor is 12 u, and scale x is the capped one.
+    16-bit data is rounded once more.
 
-    The y and the gradient of an element that a mask leaves out are 0. A row in which nothing takes
-    part, all z -inf, gives 0 with a mask, and NaN without one.
+    For an element that a mask leaves out, y and the gradient are 0. A row in which no element takes
+    part, because all z are -inf, gives 0 with a mask and NaN without one.
 
-    `forward` saves, besides y, the sink and its own probability in each row, share, in the type
-    that is computed in; without a sink both are None. Of 16-bit data on a GPU a share below 2**-126
-    may be 0. `share` may be written to the second array of a tuple `out`. With a scale or a mask
-    abs(sink) counts as another abs(scale x) in the bound. With a softcap it saves x, too, which
-    `out` may not be then; else None in its place. softcap / abs(scale) must be in the range of the
-    type that is computed in, where z is to have its digits.
+    Besides y, `forward` saves the sink and share, the sink's probability in each row, in the type
+    of the computation; without a sink both are None. For 16-bit data on a GPU, a share below
+    2**-126 may be 0. The second array of a tuple `out` receives share. With a scale or a mask,
+    abs(sink) counts like another abs(scale x) in the bound. With a softcap, `forward` also saves x,
+    which `out` must not overwrite; otherwise it saves None. For z to be accurate, softcap /
+    abs(scale) must be in the range of the type of the computation.
 
     References
     ----------
@@ -555,23 +554,23 @@ def log_softmax(
     Parameters
     ----------
     axis : int or tuple of int, default -1
-        The axes of a row: exp(y) adds up to 1 over them.
+        The axes of a row, over which exp(y) sums to 1.
 
     See Also
     --------
     fastact.softmax : Its exponential.
-    fastact.cross_entropy : The loss that is made of it, without storing it.
+    fastact.cross_entropy : The loss computed from it, which does not store it.
 
     Notes
     -----
-    ``y = (z - m) - log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's
-    own term, so that also the y of an element far above all others has all its digits. y is within
-    4 ULP of the exact value; float64 has n / 32 u min(abs(y), 1) more for a row of n elements, u =
-    2**-53. With a scale or a mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)).
-    16-bit data is rounded once more.
+    ``y = (z - m) - log1p(s)``, where m is the maximum and s the sum of ``exp(z - m)`` without the
+    maximum's own term, so that y keeps all its digits even for an element far above all others. y
+    is within 4 ULP of the exact value. float64 has n / 32 u min(abs(y), 1) more for a row of n
+    elements, with u = 2**-53. With a scale or a mask, z is rounded, which adds 4 u max (abs(scale
+    x) + abs(mask)). 16-bit data is rounded once more.
 
-    The y of an element that a mask leaves out is -inf, and its gradient 0. A row in which nothing
-    takes part, all z -inf, gives -inf with a mask, and NaN without one.
+    For an element that a mask leaves out, y is -inf and the gradient is 0. A row in which no
+    element takes part, because all z are -inf, gives -inf with a mask and NaN without one.
 
     Examples
     --------
@@ -612,26 +611,26 @@ def logsumexp(
 
     See Also
     --------
-    fastact.log_softmax : It subtracts this from z.
+    fastact.log_softmax : The op that subtracts this from z.
 
     Notes
     -----
-    ``y = m + log1p(s)``, m the maximum and s the sum of ``exp(z - m)`` without the maximum's own
-    term. y is within 4 ULP of the exact value or, near 0, where m and log1p(s) cancel, within 4 u,
-    u = 2**-24; float64 has n / 32 u more for a row of n elements, u = 2**-53. With a scale or a
-    mask z is rounded, which adds 4 u max (abs(scale x) + abs(mask)). 16-bit data is rounded once
-    more.
+    ``y = m + log1p(s)``, where m is the maximum and s the sum of ``exp(z - m)`` without the
+    maximum's own term. y is within 4 ULP of the exact value or, near 0, where m and log1p(s)
+    cancel, within 4 u, with u = 2**-24. float64 has n / 32 u more for a row of n elements, with u =
+    2**-53. With a scale or a mask, z is rounded, which adds 4 u max (abs(scale x) + abs(mask)).
+    16-bit data is rounded once more.
 
-    Of elements that are all -inf, of those that take no part and of none it is -inf; with +inf
-    among them it is +inf, and with a NaN NaN.
+    If all elements are -inf, if none takes part, or if there are none, y is -inf. With +inf among
+    them it is +inf, and with a NaN it is NaN.
 
-    A y that leaves the range is infinite. Its gradient is right all the same; on a GPU it is NaN.
+    A y that leaves the range is infinite. Its gradient is still right, but NaN on a GPU.
 
-    `forward` saves lse, y before it was rounded to x's dtype, and rest, what is left of it where it
-    is rounded to the dtype in which x is computed. Both are of that dtype.
+    `forward` saves lse, which is y before it was rounded to x's dtype, and rest, which lse lost
+    when it was rounded to the dtype in which x is computed. Both have that dtype.
 
-    Weights b that are not negative, as in `scipy.special.logsumexp(x, b=b)`, are a mask of their
-    logarithms: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
+    For nonnegative weights b, as in `scipy.special.logsumexp(x, b=b)`, use their logarithms as the
+    mask: ``log(sum(b * exp(x)))`` is ``fa.logsumexp(x, mask=np.log(b))``, in the same pass.
 
     Examples
     --------
@@ -664,31 +663,31 @@ def cross_entropy(
     """Cross entropy of logits and a target, in one read of the logits.
 
     ``loss = sum(t * weight * (logsumexp(logits) - logits))`` over `axis`, with the smoothed target
-    ``t = (1 - label_smoothing) * target + label_smoothing / C`` of C classes; with a `z_loss` each
-    row that counts has ``z_loss * logsumexp(logits)**2`` more.
+    ``t = (1 - label_smoothing) * target + label_smoothing / C`` for C classes. A `z_loss` adds
+    ``z_loss * logsumexp(logits)**2`` to each row that counts.
 
     Parameters
     ----------
     target : array
         The class of each row, of int32 or int64 and the shape of logits without `axis`; or a
-        probability for each class, of logits' shape and dtype, which has a gradient where torch
-        records one or JAX differentiates.
+        probability for each class, of logits' shape and dtype. Probabilities have a gradient under
+        torch's autograd and in JAX.
     weight : array, optional
-        Of each class; of any dtype, and rounded to that in which logits are computed.
+        The weight of each class, of any dtype; it is rounded to the dtype of the computation.
     ignore_index : int, default -100
-        A target that counts nothing, for targets that are classes.
+        A class of the target that is ignored.
     label_smoothing : float, default 0.0
-        From 0 to 1: how much of the target is spread over all classes.
+        How much of the target is spread over all classes, from 0 to 1.
     z_loss : float, default 0.0
-        The factor of each row's squared logsumexp, not negative, as Liger's `lse_square_scale`: it
-        holds logits near 0. It is not multiplied by `weight`, and a row that is ignored has none;
-        the mean divides it as it divides the rest (Liger's divides it by the number of rows, which
-        differs where there are weights).
+        The factor of each row's squared logsumexp, which keeps logits near 0, like Liger's
+        `lse_square_scale`; it must not be negative. It is not multiplied by `weight`, and an
+        ignored row has none. The mean divides it like the rest, whereas Liger divides it by the
+        number of rows, which differs if there are weights.
     reduction : str, default "mean"
         "mean", "sum", or "none" for the loss of each row. The mean divides by the sum of the
         weights of the targets that count; for probabilities, by the number of rows.
     axis : int, optional
-        Of the classes; by default 1, or 0 where logits have one axis. Language models have it last.
+        The axis of the classes, by default 1, or 0 if logits have one axis; -1 for language models.
 
     Returns
     -------
@@ -708,19 +707,19 @@ def cross_entropy(
 
     See Also
     --------
-    fastact.log_softmax : The loss is the mean of -log_softmax at the target.
+    fastact.log_softmax : The logarithms of which the loss is the negative mean at the target.
 
     Notes
     -----
-    ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of terms that are not negative:
-    nothing cancels. A class whose t weight is 0 adds 0, at a logit of -inf too. A loss is within 8
-    u of the sum of t weight (m - z + log1p(s)), u = 2**-24 (float64: 2**-53 and n / 32 more of n
-    classes), to which a z_loss adds z_loss abs(lse) (abs(m) + log1p(s)). Losses are added up in
-    double, in one order for any number of threads; no loss depends on the other rows. No
-    probability is stored: `backward` makes them again of logits, lse and what the rounding of lse
-    left, so that an offset of all logits costs no digit. `out` of it may be the logits. `forward`
-    saves lse and that rest in the dtype in which logits are computed, and the divisor of the sum of
-    the losses, which is None without a reduction.
+    ``lse - z = (m - z) + log1p(s)``, as for `logsumexp`, is a sum of nonnegative terms, so nothing
+    cancels. A class whose t weight is 0 adds 0, even at a logit of -inf. A loss is within 8 u of
+    the sum of t weight (m - z + log1p(s)), with u = 2**-24 (float64: 2**-53, and n / 32 more for n
+    classes); a z_loss adds z_loss abs(lse) (abs(m) + log1p(s)) to that sum. Losses are added up in
+    double, in the same order for any number of threads, and no loss depends on the other rows. No
+    probability is stored: `backward` computes them again from logits, lse and rest, which lse lost
+    when it was rounded, so that an offset of all logits costs no digits. Its `out` may be the
+    logits. `forward` saves lse and rest in the dtype in which logits are computed, and the divisor
+    of the sum of the losses, which is None without a reduction.
 
     References
     ----------

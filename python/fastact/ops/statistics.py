@@ -1,7 +1,7 @@
 """Statistics: over any axes, of all elements or of those that count.
 
-What NumPy calls by these names: the bits do not depend on the threads, nothing is allocated that
-grows with x, and values far from 0 lose no digits.
+They are NumPy's functions of these names, but the bits do not depend on the threads, no memory is
+allocated that grows with x, and values far from 0 lose no digits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ moments : Mean and m2 in float64, which merge with others.
 
 Notes
 -----
-{kind.accuracy} Computed in double and rounded once. {infinite} propagate as they do in NumPy.
+{kind.accuracy} It is computed in double and rounded once. {infinite} propagate as in NumPy.
 
 [own]
 
@@ -51,17 +51,17 @@ Notes
 {weighted}
 """
 
-_FREQUENCIES = """Weights are frequencies: the result is as if each element of x were repeated so
-often, and n is the sum of the weights. Where they say how reliable elements are, and their scale
-has no meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased.
-Their sum has an error of 2**-46 of itself, which shows where a correction takes nearly all of
-it."""
+_FREQUENCIES = """Weights are frequencies: the result is as if each element of x were repeated that
+often, and n is the sum of the weights. If they say how reliable elements are, so that their scale
+has no meaning, ``correction=np.sum(weights**2) / np.sum(weights)`` makes the variance unbiased. The
+sum of the weights has a relative error of 2**-46, which matters if a correction is nearly as large
+as the sum."""
 
-_TOO_FEW = "Of no more than `correction` elements it is {nan}, and a RuntimeWarning says so"
+_TOO_FEW = "For at most `correction` elements it is {nan}, with a RuntimeWarning"
 
 
 class Kind(NamedTuple):
-    """What is said of a statistic: in words, and (warning) by NumPy of too few elements."""
+    """The words on a statistic, and NumPy's warning of too few elements."""
 
     called: str
     accuracy: str
@@ -73,33 +73,32 @@ class Kind(NamedTuple):
 _KINDS = {
     "sum": Kind(
         "sum",
-        """At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the sum
-        of the abs(x) that count from the true sum.""",
-        "Of no elements{or_nan} it is 0",
+        """The result is at most 0.5 ULP plus 2**-46 (float16 and bfloat16: 2**-21) times the sum of
+        the abs(x) that count from the true sum.""",
+        "For no elements{or_nan} it is 0",
     ),
     "mean": Kind(
         "mean",
-        """At most 0.5 ULP of the result plus 2**-46, for float16 and bfloat16 2**-21, times the
-        mean of the abs(x) that count from the true mean.""",
-        "Of no elements{or_nan} it is NaN, and a RuntimeWarning says so",
-        """With weights it is ``sum(weights * x) / sum(weights)``, and the bound is of the mean of
-        the abs(x) as they are weighted.""",
+        """The result is at most 0.5 ULP plus 2**-46 (float16 and bfloat16: 2**-21) times the mean
+        of the abs(x) that count from the true mean.""",
+        "For no elements{or_nan} it is NaN, with a RuntimeWarning",
+        """With weights it is ``sum(weights * x) / sum(weights)``, and the bound has the weighted
+        mean of abs(x).""",
         "Mean of empty slice",
     ),
     "var": Kind(
         "variance",
-        """At most 0.5 ULP, a share of 2**-33 of itself (float64: 2**-44) and of 2**-51 of abs(mean)
-        / std from the true variance, also for data far from 0. Of equal values it is 0, and it is
-        never negative.""",
+        """The result has an error of at most 0.5 ULP and a relative error of 2**-33 (float64:
+        2**-44) plus 2**-51 abs(mean) / std, also for data far from 0. For equal values it is 0, and
+        it is never negative.""",
         _TOO_FEW,
         _FREQUENCIES,
         "Degrees of freedom <= 0 for slice.",
     ),
     "std": Kind(
         "standard deviation",
-        """At most 0.5 ULP, a share of 2**-34 of itself (float64: 2**-45) and of 2**-52 of abs(mean)
-        / std from the true standard deviation, also for data far from 0. Of equal values it is
-        0.""",
+        """The result has an error of at most 0.5 ULP and a relative error of 2**-34 (float64:
+        2**-45) plus 2**-52 abs(mean) / std, also for data far from 0. For equal values it is 0.""",
         _TOO_FEW,
         _FREQUENCIES,
         "Degrees of freedom <= 0 for slice.",
@@ -110,8 +109,8 @@ _KINDS = {
 class AxisStatistic(StatisticsOp[P, R]):
     """A sum, mean, variance or standard deviation over some axes, of x's dtype.
 
-    of : which of them: "sum", "mean", "var" or "std".
-    term : of a sum, what is summed, as a sum's own.
+    of : the kind, "sum", "mean", "var" or "std".
+    term : what a sum adds up, by its number.
     """
 
     family = "statistics"
@@ -130,14 +129,12 @@ class AxisStatistic(StatisticsOp[P, R]):
 
     def _texts(self) -> str:
         kind, skips = _KINDS[self.of], self.skips
-        nan, or_nan = "NaN" if skips else "infinite or NaN", ", or of NaN alone," if skips else ""
+        nan, or_nan = "NaN" if skips else "infinite or NaN", ", or only NaN," if skips else ""
         nothing = kind.nothing.format(nan=nan, or_nan=or_nan)
         without_nan = (
             f"Without NaN, `fastact.{self.name.removeprefix('nan')}` gives the same bits. "
         )
-        negative = (
-            "A weight that is negative or not finite makes NaN, and a RuntimeWarning says so."
-        )
+        negative = "A weight that is negative or not finite gives NaN and a RuntimeWarning."
         is_weighted = "weights" in self.__signature__.parameters
         is_spread = self.of in ("var", "std")
         reference = VARIANCES if is_spread else SUMS
@@ -146,7 +143,7 @@ class AxisStatistic(StatisticsOp[P, R]):
         ) + _TEXTS.format(
             kind=kind,
             other=self.of if skips else f"nan{self.of}",
-            elements="Of all elements" if skips else "Of the elements that are not NaN",
+            elements="The same over all elements" if skips else "The same without NaN",
             infinite="Infinities" if skips else "Infinities and NaN",
             same_bits=without_nan if skips and self.of != "mean" else "",
             no_warning="On a GPU there is no warning." if kind.warning else "",
@@ -161,27 +158,26 @@ class AxisStatistic(StatisticsOp[P, R]):
         return (*found, "count") if getattr(options, "returned", False) else found
 
     def backward(self, dy: ArrayOrNumber, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
-        """The gradient with respect to x.
+        """Compute the gradient with respect to x.
 
-        Of n elements that count: a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
-        ``dx = 2 * dy * (x - mean) / (n - correction)``, a standard deviation
-        ``dx = dy * (x - mean) / ((n - correction) * std)``, and 0 where that is 0. The mean depends
-        on x too, but what comes by way of it is 0, for the distances from the mean add up to 0.
-        Elements that were skipped have a gradient of 0. With weights, n is their sum, and dx is
-        multiplied by each; weights have no gradient here (`average` has).
+        With n elements that count, a sum has ``dx = dy``, a mean ``dx = dy / n``, a variance
+        ``dx = 2 * dy * (x - mean) / (n - correction)``, and a standard deviation
+        ``dx = dy * (x - mean) / ((n - correction) * std)``, or 0 if std is 0. The mean depends on
+        x, too, but that adds nothing, because the distances from the mean sum to 0. Skipped
+        elements have a gradient of 0. With weights, n is their sum, and dx is multiplied by them.
+        Weights have no gradient here (`average` has one).
 
         Parameters
         ----------
         x : array
-            What `forward` saved. Its moments are computed anew: for that, memory of up to three
-            arrays of the statistic's shape is taken (for 16-bit data, with weights and with a mask,
-            of float64).
+            What `forward` saved. Its moments are computed again, which takes memory for up to three
+            arrays of the statistic's shape, in float64 for 16-bit data, weights and masks.
 
         Notes
         -----
-        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and, for x -
-        mean, the mean's error times its factor; then one rounding to x's dtype. With weights, n has
-        the error that the op's notes tell.
+        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, plus the mean's
+        error times the factor of x - mean. One rounding to x's dtype follows. With weights, n has
+        the error that the op's notes state.
         """
 
 
@@ -200,29 +196,29 @@ class Average(AxisStatistic[P, R]):
         return True
 
     def backward(self, dy: ArrayOrNumber, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
-        """The gradients with respect to x and to the weights.
+        """Compute the gradients with respect to x and to the weights.
 
         With weights w of sum W and the average y, ``dx = dy * w / W`` and
-        ``dweights = dy * (x - y) / W``, added up over what the weights repeat along; 0 where an
-        element is masked.
+        ``dweights = dy * (x - y) / W``, summed over the axes along which the weights repeat. Both
+        are 0 where an element is masked.
 
         Parameters
         ----------
         x, weights : array
-            What `forward` saved. The average is computed anew: for that, memory of two arrays of
-            its shape and float64 is taken, and where the weights repeat, of one of x's shape.
+            What `forward` saved. The average is computed again, which takes memory for two float64
+            arrays of its shape, and for one of x's shape if the weights repeat.
 
         Returns
         -------
         dweights : array or None
-            Of the weights' shape and dtype; None without weights, and for integers.
+            The gradient with respect to the weights, of their shape and dtype; None without
+            weights, and for integers.
 
         Notes
         -----
-        With u = 2**-24 (float64: 2**-53), dx has an error of at most 6 u of itself, and dweights,
-        for x - y, y's error times its factor, too; then one rounding to their dtype. Where the
-        weights repeat, dweights is added up in the order of `fastact.sum`, over the axes along
-        which they do.
+        With u = 2**-24 (float64: 2**-53), dx and dweights have an error of at most 6 u of
+        themselves, and dweights also that of y times the factor of x - y. One rounding to their
+        dtype follows. If the weights repeat, dweights is summed in the order of `fastact.sum`.
         """
 
     def _run_backward(self, now: Execution) -> None:
@@ -306,20 +302,20 @@ def average(
     Parameters
     ----------
     returned : bool, default False
-        Return the sum of the weights, too, as np.average does: the number of elements without any.
-        A call that torch's or JAX's gradients record must not ask for it.
+        If True, also return the sum of the weights, as np.average does; without weights it is the
+        number of elements. A call that torch or JAX differentiates cannot return it.
 
     Returns
     -------
     array
-        The average, of x's framework and dtype, or the one that `dtype` names. Where all weights
-        are 0 it is NaN, and a RuntimeWarning says so, as for no elements.
+        The average, of x's framework and of its dtype or the given `dtype`. If all weights are 0,
+        or for no elements, it is NaN, with a RuntimeWarning.
     sum_of_weights : array
-        Where `returned` is True, of the average's shape, dtype and framework.
+        The sum of the weights, of the average's shape, dtype and framework, if `returned` is True.
 
     See Also
     --------
-    mean : The same; weights have no gradient there.
+    mean : The same, without a gradient for the weights.
 
     Examples
     --------

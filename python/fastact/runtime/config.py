@@ -1,4 +1,4 @@
-"""Facts of the build, of this machine, and of the choices that were made."""
+"""Facts about the build, this machine, and the choices that were made."""
 
 import os
 import platform
@@ -46,7 +46,7 @@ def choose_isa(environ: Mapping[str, str]) -> str:
 
 
 def config() -> dict[str, Any]:
-    """The facts that `show_config` prints."""
+    """Collect the facts that `show_config` prints."""
     build = _cpu.build_info()
     openmp = build["openmp"]
     return {
@@ -76,7 +76,7 @@ def config() -> dict[str, Any]:
 
 
 def _threads_of_a_task() -> str:
-    """Say what dask.config has, if the caller has imported dask."""
+    """Say what dask.config sets, if the caller has imported dask."""
     name = "fastact.threads-per-task"
     config = getattr(sys.modules.get("dask"), "config", None)
     told = None if config is None else config.get(name, None)
@@ -84,7 +84,7 @@ def _threads_of_a_task() -> str:
 
 
 def _cpuinfo(key: str) -> str:
-    """Read what Linux says of a processor; "" elsewhere."""
+    """Read what Linux says about a processor, or "" elsewhere."""
     try:
         with open("/proc/cpuinfo") as file:
             found = (line.partition(":")[2].strip() for line in file if line.startswith(key))
@@ -94,7 +94,7 @@ def _cpuinfo(key: str) -> str:
 
 
 def problems(facts: Mapping[str, Any], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """List what keeps fastact from doing its best here, each with its cure."""
+    """List what keeps fastact from doing its best here, each item with its cure."""
     found = []
     isa, threads, cuda = facts["isa"], facts["threads"], facts["cuda"]
     if isa["chosen"] != isa["supported"][-1]:
@@ -122,7 +122,7 @@ def _cores() -> int:
 
 
 def _best_isa() -> str:
-    """The best instruction set of fastact that an x86-64 processor on Linux has; "" if unknown."""
+    """Find fastact's best instruction set for an x86-64 processor on Linux; "" if unknown."""
     flags = set(_cpuinfo("flags").split())
     return next((name for name, needs in _ISA_FLAGS.items() if needs <= flags), "")
 
@@ -130,7 +130,7 @@ def _best_isa() -> str:
 def show_config() -> None:
     """Print version, compiler, instruction sets, OpenMP, threads and CUDA: built, chosen and why.
 
-    It first says what is wrong, each with its cure.
+    Problems come first, each with its cure.
 
     Examples
     --------
@@ -158,5 +158,5 @@ def show_config() -> None:
 
 
 isa_why = choose_isa(os.environ)
-# For tests, and for whoever suspects it: calls then cost some 10 us more, and give the same bits.
+# Tests and users may switch it off: calls then cost about 10 us more and give the same bits.
 _cpu.enable_call_cache(os.environ.get("FASTACT_CALL_CACHE", "1") != "0")

@@ -29,7 +29,7 @@ _WITHOUT = "as the OpenMP runtime has it"
 
 
 def own_runtime(package: Path = Path(__file__).parent) -> Path | None:
-    """The file of the libgomp that the wheel brought, which nobody else loads."""
+    """Return the file of the libgomp that the wheel brought, which nobody else loads."""
     return next((package.parent / f"{package.name}.libs").glob("libgomp*"), None)
 
 

@@ -19,7 +19,7 @@ MOST = 8192
 
 
 def _count(where: str, name: str, value: Any, *, text: bool = False) -> int:
-    """A thread count: an integer, or where it comes as text, what that says."""
+    """Check a thread count, which is an integer or, with `text`, its text."""
     allowed = f"{where}: {name} must be an integer from 1 to {MOST}, got {describe(value)}"
     try:
         count = int(value) if text else index(value)
@@ -31,7 +31,7 @@ def _count(where: str, name: str, value: Any, *, text: bool = False) -> int:
 
 
 def cgroup_cpus(root: Path = Path("/")) -> float:
-    """The CPUs that the cgroup's quota allows (version 1 or 2); infinity without one.
+    """Return the number of CPUs that the cgroup's quota (version 1 or 2) allows, or infinity.
 
     A quota may stand at any level above the process's own group, and inside a container the path
     that the kernel reports may not exist: every level that can be read counts.
@@ -76,7 +76,7 @@ def _words(path: Path) -> list[str]:
 
 
 def default_num_threads(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[int, str]:
-    """The default count, and what decided it."""
+    """Return the default count, and what decided it."""
     if value := environ.get("FASTACT_NUM_THREADS"):
         return _count("fastact", "FASTACT_NUM_THREADS", value, text=True), "FASTACT_NUM_THREADS"
     # OMP_NUM_THREADS may be a list, one count a nesting level; what is malformed is OpenMP's affair
@@ -95,8 +95,8 @@ def default_num_threads(environ: Mapping[str, str], root: Path = Path("/")) -> t
 def set_num_threads(n: int) -> None:
     """Set the number of threads that every later call of this process may use.
 
-    n is from 1 to 8192. Small arrays use fewer. In a child made by `fork` all calls are serial,
-    whatever is set.
+    n is from 1 to 8192. Small arrays use fewer threads. In a child made by `fork`, all calls are
+    serial, whatever is set.
 
     Examples
     --------
@@ -111,10 +111,10 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """The most threads that a call made now, from this Python thread, would use.
+    """Return the most threads that a call made now, from this Python thread, would use.
 
-    Counts every limit: `num_threads`, `set_num_threads`, threadpoolctl, an enclosing parallel
-    region, a fork.
+    This respects every limit: `num_threads`, `set_num_threads`, threadpoolctl, an enclosing
+    parallel region and a fork.
     """
     return _cpu.get_thread_limit()
 
@@ -149,7 +149,7 @@ class num_threads:
 
 _default, decided_by = default_num_threads(os.environ)
 _cpu.set_process_threads(_default)
-# Without it calls wait for threads whose cores others keep busy; the bits are the same.
+# Without it, calls wait for threads whose cores are busy elsewhere; the bits are the same.
 _cpu.set_back_off(os.environ.get("FASTACT_BACK_OFF", "1") != "0")
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_cpu.after_fork_in_child)

@@ -1,8 +1,8 @@
 """The bridge to torch: gradients, torch.compile, transforms of torch.func.
 
-Nobody has to import it: a call of an op with a tensor that requires grad, or inside torch.compile,
-loads it. `import fastact` alone imports no torch. `fastact.torch.nn` has modules; the
-functions that take models, `convert`, `revert` and `kernelize`, are loaded when asked for.
+It need not be imported: a call of an op with a tensor that requires grad, or inside torch.compile,
+loads it. `import fastact` alone does not import torch. `fastact.torch.nn` has modules. Functions
+that take models, `convert`, `revert` and `kernelize`, are loaded on demand.
 """
 
 from importlib import import_module

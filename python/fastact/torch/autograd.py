@@ -83,7 +83,7 @@ class Recorded:
         self.count, self.is_plain = len(op.results), False
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The op's value, recorded."""
+        """Return the op's value, recorded."""
         try:
             if self.simple:
                 found = self.step(self, None, *args)
@@ -120,7 +120,7 @@ class Recorded:
         self.is_plain = is_same and is_alone and not (self.shown or self.others)
 
     def _results(self, arrays: tuple[Any, ...]) -> Any:
-        """The op's arrays, without what is shown besides."""
+        """Return the op's arrays, without what is shown besides."""
         count = self.count
         return arrays[:count] if count > 1 else arrays[0]
 
@@ -141,13 +141,13 @@ class Recorded:
         return self.spec.second(wanted, ddx, incoming, saved, self.options, torch.empty_like)
 
     def incoming(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        """The results' gradients, and then the kept arrays'."""
+        """Return the results' gradients, and then the kept arrays'."""
         shown = dict(zip(self.shown, gradients[self.count :], strict=True))
         kept = map(self.spec.saves.index, self.spec.kept)
         return *gradients[: self.count], *map(shown.get, kept)
 
     def gradients(self, incoming: Sequence[Any], saved: Sequence[Any]) -> Sequence[Any]:
-        """The gradients of the tensors, None of those that are not needed."""
+        """Return the gradients of the tensors, None of those that are not needed."""
         options = self.options
         if self.others:
             saved = [b if a is None else a for a, b in zip(saved, self.others, strict=True)]
@@ -198,7 +198,6 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def kept(ctx: Any) -> list[Any]:
-        """Give the values that were saved."""
         pairs = zip(ctx.saved_tensors, ctx.others, strict=False)
         return [other if tensor is None else tensor for tensor, other in pairs]
 
@@ -263,7 +262,7 @@ class Step(Function):
 def finds_all(
     needed: Iterable[Any], given: Sequence[Any], results: Sequence[Any], saved: Sequence[Any]
 ) -> bool:
-    """Whether autograd finds the needed arguments of a call by what the call saves.
+    """Tell whether autograd finds the needed arguments of a call by what the call saves.
 
     It finds what is saved itself, and by a result everything. By what a call makes besides it finds
     nothing, and takes for a constant what depends on that alone. Where one tensor is given twice,
@@ -287,7 +286,7 @@ def in_graph(call: Any, *tensors: Any) -> Sequence[Any]:
 
 
 def _with_composed(call: Recorded, incoming: Any, saved: Any) -> list[Any]:
-    """The gradients of an op's call, some of which its formula gives alone."""
+    """Return the gradients of an op's call, some of which its formula gives alone."""
     spec = call.spec
 
     def found(*tensors: Any) -> Any:
@@ -299,7 +298,7 @@ def _with_composed(call: Recorded, incoming: Any, saved: Any) -> list[Any]:
 
 
 def _parted(spec: Spec, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The incoming gradients and the saved values of a call."""
+    """Return the incoming gradients and the saved values of a call."""
     count = len(tensors) - len(spec.saves)
     return tensors[:count], tensors[count:]
 
@@ -375,7 +374,7 @@ def by_formula(
 
 
 def _dtype_of(name: str, spec: Spec, incoming: Sequence[Any], saved: Sequence[Any]) -> torch.dtype:
-    """An argument's, by what is saved under its name, or else the data's."""
+    """Return an argument's dtype, by what is saved under its name, or else the data's."""
     kept = dict(zip(spec.saves, saved, strict=True))
     if kept.get(OF_X) is not None:
         return named_dtype(kept[OF_X])
@@ -500,7 +499,7 @@ def one_by_one(
 
 
 def is_batch(tensor: Any) -> bool:
-    """Whether a tensor stands for several, as gradients do with ``is_grads_batched=True``.
+    """Tell whether a tensor stands for several, as gradients do with ``is_grads_batched=True``.
 
     In torch.func.vmap that is a tensor of another kind, for which functions have a rule.
     """
@@ -508,7 +507,7 @@ def is_batch(tensor: Any) -> bool:
 
 
 def is_more(*tensors: Any) -> bool:
-    """Whether one of the tensors stands for several, or has a tangent: kernels take none."""
+    """Tell whether one of the tensors stands for several, or has a tangent: kernels take none."""
     return any(map(is_batch, tensors)) or foreign.has_tangent(*tensors)
 
 

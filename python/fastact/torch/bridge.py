@@ -17,7 +17,7 @@ from .spec import spec_of
 
 
 def call_in_float32(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The op's value under autocast, which turns tensors of 16 bits into float32.
+    """Return the op's value under autocast, which turns tensors of 16 bits into float32.
 
     As in torch, tensors that are given as outputs stay as they are.
     """
@@ -42,7 +42,7 @@ def call_overridden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def call(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The op's value.
+    """Return the op's value.
 
     A call without an operator is not seen by who looks at operations; a tracer refuses it.
     """

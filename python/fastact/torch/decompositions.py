@@ -68,7 +68,7 @@ def keep_calls() -> None:
 
 
 def composed(op: Any, named: Mapping[str, Any], dtypes: list[torch.dtype]) -> Any:
-    """The results of a call, in these dtypes."""
+    """Return the results of a call, in these dtypes."""
     wide = {name: PLAIN.wide(value) for name, value in named.items()}
     found = zip(formulas.results(op, wide, PLAIN), dtypes, strict=True)
     made = tuple(y.to(dtype) for y, dtype in found)

@@ -15,7 +15,7 @@ from .dispatch import OPERATORS, Operators
 
 
 def entered(op: Any, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A call of an entry point by its operator; NotImplemented: it takes what that lacks."""
+    """Return a call of an entry point by its operator; NotImplemented: it takes what that lacks."""
     operators, point = OPERATORS[op.name], op.entry_points[entry]
     run = {"backward": operators.backward, "backward.backward": operators.second}.get(entry)
     if run is None and entry != "forward":

@@ -120,7 +120,7 @@ class _Call:
         return ()
 
     def outputs_of(self, arrays: Shapes) -> dict[str, Lengths]:
-        """The outputs' shapes, by name; an error where the op refuses the arrays."""
+        """Return the outputs' shapes, by name; an error where the op refuses the arrays."""
         named = self.operators.named([*self._with(arrays).values()])
         self.operators.refuse(named)
         results, kept = self.op.models(named)
@@ -129,7 +129,7 @@ class _Call:
         return {n: first if model.shape is None else model.shape for n, model in models.items()}
 
     def _with(self, arrays: Shapes) -> dict[str, Any]:
-        """The arguments with arrays without values, of these shapes."""
+        """Return the arguments with arrays without values, of these shapes."""
         short = {"bfloat16": "float16"}  # for which NumPy has no name
         return {
             **self.values,
@@ -157,7 +157,7 @@ class _Call:
                     break
 
     def _is_named_by_lengths(self, name: str, ndim: int) -> bool:
-        """Whether an array's axes are told by their lengths, which are others in a part."""
+        """Tell whether an array's axes are told by their lengths, which are others in a part."""
         role = self.op.args[name].role if name in self.op.args else None
         is_any = role is not None and role.repeats and not role.number
         return is_any and len(self.arrays[name]) < ndim

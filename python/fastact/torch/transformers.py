@@ -1,17 +1,17 @@
-"""Models of Hugging Face's transformers made to compute by fastact, in the way of their `kernels`.
+"""Conversion of models of Hugging Face's transformers to fastact, by means of their `kernels`.
 
     from fastact.torch.transformers import kernelize
 
     model = kernelize(LlamaForCausalLM(config))
 
-`kernels` finds layers by names that transformers gives its classes, and puts another `forward` into
-their modules; parameters, hooks and checkpoints stay. `MAPPING` has the layer for each name, as
-`kernels.register_kernel_mapping` and `use_kernel_mapping` take it. Some classes have no name: the
-norms of Gemma, which add 1 to their weight; the gated feed-forward layers, whose activation and
-product are one pass here; and every class, where transformers finds no version of `kernels` that it
-takes. `name_layers` names them.
+`kernels` finds layers by the names that transformers gives its classes, and replaces `forward` of
+their modules; parameters, hooks and checkpoints stay. `MAPPING` has the layer for each name, in the
+form that `kernels.register_kernel_mapping` and `use_kernel_mapping` take. Some classes have no
+name: the norms of Gemma, which add 1 to their weight; the gated feed-forward layers, whose
+activation and product are one pass here; and all classes, if transformers finds no version of
+`kernels` that it accepts. `name_layers` names them.
 
-Norms round as the model's code does (`casting` of `fastact.rms_norm`). Only act(a) b is rounded
+Norms round as the model's code does (see `casting` of `fastact.rms_norm`). Only act(a) b is rounded
 once instead of twice.
 """
 
@@ -35,13 +35,13 @@ from ..ops.types import Casting
 
 
 class _Layer(torch.nn.Module):
-    """A layer of `kernels`, in models that torch.compile compiles, too."""
+    """A layer of `kernels` that also works in models under torch.compile."""
 
     can_torch_compile = True
 
 
 class RMSNorm(_Layer):
-    """Llama's norm, and most others': it is rounded to the data's dtype before the weight."""
+    """The norm of Llama and most others, which rounds to the data's dtype before the weight."""
 
     weight: Tensor
     variance_epsilon: float
@@ -51,7 +51,7 @@ class RMSNorm(_Layer):
 
 
 class GemmaRMSNorm(_Layer):
-    """Gemma's norm: the weight is one more, in float32, and the result is rounded once."""
+    """The norm of Gemma, which adds 1 to the weight, in float32, and rounds the result once."""
 
     weight: Tensor
     eps: float
@@ -61,9 +61,9 @@ class GemmaRMSNorm(_Layer):
 
 
 class RMSNormGated(_Layer):
-    """A norm times an activation of a gate, as Qwen3-Next has it, Kimi and others.
+    """A norm times an activation of a gate, as in Qwen3-Next, Kimi and others.
 
-    They share the layer's name, but not their roundings: a class that is not known computes itself.
+    They share the layer's name but not their roundings, so an unknown class computes itself.
     """
 
     weight: Tensor
@@ -85,7 +85,7 @@ class RMSNormGated(_Layer):
 
 
 class MambaRMSNormGated(_Layer):
-    """Mamba-2's norm: it normalises the product with silu(gate), in groups."""
+    """The norm of Mamba-2, which normalises the product with silu(gate), in groups."""
 
     weight: Tensor
     variance_epsilon: float
@@ -96,7 +96,7 @@ class MambaRMSNormGated(_Layer):
             return type(self).forward(self, hidden_states)
         gate, weight = (
             t.to(torch.promote_types(t.dtype, hidden_states.dtype)) for t in (gate, self.weight)
-        )  # in a model of bfloat16, float32 comes of the scan
+        )  # in a bfloat16 model, the scan gives float32
         return fa.gated_rms_norm(
             hidden_states,
             gate,
@@ -119,7 +119,7 @@ class GeLU(_Layer):
 
 
 class GeluTanh(_Layer):
-    """The approximation by tanh, which transformers has under three names."""
+    """Gelu approximated by tanh, which transformers has under three names."""
 
     def forward(self, input: Tensor) -> Tensor:
         return fa.gelu(input, "tanh")
@@ -131,7 +131,7 @@ class ReLU2(_Layer):
 
 
 class GatedMLP(_Layer):
-    """down(act(gate(x)) up(x))."""
+    """A gated feed-forward layer, down(act(gate(x)) up(x))."""
 
     gate_proj: torch.nn.Module
     up_proj: torch.nn.Module
@@ -171,7 +171,7 @@ _GATES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """Stands for a repository of `kernels`: it loads a class."""
+    """A stand-in for a repository of `kernels`, which loads a class."""
 
     layer: type[torch.nn.Module]
 
@@ -185,8 +185,8 @@ LAYERS: dict[str, type[torch.nn.Module]] = {
     **dict.fromkeys(("NewGELU", "FastGELU"), GeluTanh),
 }
 
-#: For `kernels`: the layers on the CPU, by their names. "rotary_pos_emb" is left out: `kernels`
-#: replaces that function for every model of the process at once, not for the one that is given.
+#: The layers on the CPU by their names, for `kernels`. "rotary_pos_emb" is left out, because
+#: `kernels` replaces that function for every model of the process, not just for the given one.
 MAPPING: dict[str, dict[str, Layer]] = {
     name: {"cpu": Layer(layer)} for name, layer in LAYERS.items()
 }
@@ -215,9 +215,9 @@ _NAMES = {cls: name for name, classes in _NAMELESS.items() for cls in classes}
 
 
 def name_layers(model: torch.nn.Module) -> None:
-    """Give classes of a model's modules the names by which `MAPPING` has them.
+    """Give the classes of a model's modules the names under which `MAPPING` has them.
 
-    Only classes of transformers itself that have no name: a subclass may compute something else.
+    This names only nameless classes of transformers itself, as a subclass may compute otherwise.
     """
     for cls in set(map(type, model.modules())):
         name = _NAMES.get(cls.__name__, "")
@@ -233,15 +233,16 @@ def _has_known_gate(module: Any) -> bool:
 
 
 def kernelize(model: torch.nn.Module) -> torch.nn.Module:
-    """Let fastact compute the layers of a model of transformers that it has, in place.
+    """Let fastact compute the layers of a transformers model that it has, in place.
 
-    For inference and training, compiled or not. Copies and pickles of the model keep its layers,
-    which its repr shows; what has its weights alone, as `save_pretrained`, is a model as before.
+    This works for inference and training, compiled or not. Copies and pickles of the model keep its
+    layers, which its repr shows. `save_pretrained` and others that keep only the weights give a
+    model as before.
 
     Parameters
     ----------
     model : torch.nn.Module
-        On the CPU. It is changed.
+        The model, on the CPU, which is changed.
 
     Returns
     -------
@@ -267,9 +268,9 @@ def kernelize(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _keep(module: torch.nn.Module) -> bool:
-    """Let a module keep the layer that it got, if it got one, and its repr show that.
+    """Let a module keep the layer that it got, if any, and show it in its repr.
 
-    A pickle of a bound method looks the method up by its name, and finds that of the class.
+    A pickle of a bound method looks the method up by name, and would find that of the class.
     """
     forward = vars(module).get("forward")
     function = getattr(forward, "__func__", getattr(forward, "func", None))

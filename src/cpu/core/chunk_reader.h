@@ -172,7 +172,7 @@ inline void prefetch_bytes(const char* first, int64_t bytes) {
 // One number at any address, of a dtype that is computed; rounded once.
 void store_as(int dtype, char* at, double value);
 double number_at(int dtype, const char* at);
-// The same of int32 or int64, as an integer.
+// Reads a number of int32 or int64 as an integer.
 inline int64_t integer_at(int dtype, const char* at) {
   int64_t wide;
   int32_t narrow;

@@ -7,7 +7,7 @@
 FASTACT_BEGIN_NAMESPACE
 namespace {
 
-// What stands around the activation: b alone as the factor, or clamps and an offset, or biases too.
+// The form around the activation: b alone is the factor; or clamps and an offset; or also biases.
 enum Form : int { kAlone, kClamped, kBiased };
 
 template <class T, int form>

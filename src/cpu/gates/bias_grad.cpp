@@ -12,8 +12,8 @@ struct BiasGradients {
   BiasGradients(const Gates& gates, const ReduceTable* table, const GatesCall& call);
 
   const Gates& gates;
-  // Of each row of the bias, in the caller's order, for dbias and drecurrent_bias: both have the
-  // same sums. y null: not wanted.
+  // The sums for each row of the bias, in the caller's order, for dbias and drecurrent_bias, which
+  // are equal. y is null where one is not wanted.
   Reducer sums[kMostGates], recurrent[kMostGates];
   // One block of rows, whose lanes are divided among threads and meet in a workspace: parts of it
   // (0: it is not shared), and lanes of a part that lie side by side.

@@ -76,9 +76,9 @@ struct ElementStager {
 
   bool has_weights() const { return s.data[kWeights] || s.data[kWhere]; }
   void read(int k, int64_t first, int64_t n, int64_t term, int64_t terms, double* to) const;
-  // What the mask takes out has weight 0; without weights they are 1.
+  // Reads weights: masked elements have weight 0, and without weights all are 1.
   void read_weights(int64_t first, int64_t n, int64_t term, int64_t terms);
-  // Of a pair x becomes its term.
+  // Stages elements; for a pair, x becomes its term.
   void stage(int64_t first, int64_t n, int64_t term, int64_t terms);
 };
 

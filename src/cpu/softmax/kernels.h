@@ -71,7 +71,7 @@ struct SoftmaxLoops {
                                  BlockRows dx);
 };
 
-// What is neither a band's nor a tile's; all data are of the compute type.
+// Kernels that belong neither to bands nor to tiles; all data are of the compute type.
 struct SoftmaxKernels {
   // z OUT (n) = scale x IN (n) + mask IN (n); z is x or disjoint from it. [0]: no mask, [1]: bool,
   // -inf where it is false, [2]: of the compute type.

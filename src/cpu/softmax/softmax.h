@@ -155,7 +155,7 @@ struct RowBlocks : RowPass {
     return std::clamp<int64_t>(kReadBytes / row_bytes, 1, kBand / 2);
   }
 
-  // Where tiles are read and written where they lie, their rows are neighbours in memory.
+  // Rows of tiles that are read and written in place must be neighbours in memory.
   int64_t together(int64_t first, int64_t m) const {
     const int last = s.rows.count - 1;
     if (!by_tiles || !is_stored || last < 1) return m;
@@ -237,7 +237,7 @@ struct RowBlocks : RowPass {
     const OperandAxes& axes = by_tiles ? s.columns : s.rows;
     return {s.row(k, b.row) + s.columns.offset(k, b.column), axes.count ? axes.stride[k][0] : 0};
   }
-  // Where it lies, if it needs no buffer.
+  // Finds the rows in place if they need no buffer.
   BlockRows rows_at(int k, const RowsBlock& b, char* buffer) const {
     const bool lies = !by_tiles && s.is_direct[k] && (b.m == 1 || s.rows.count <= 1);
     return lies && !reader.bypasses(k) ? stored(k, b) : in_buffer(buffer, b.m);
@@ -345,9 +345,9 @@ struct RowStatistics : RowBlocks {
     width = std::min(fit, most);
   }
 
-  // Where a block is read and made.
+  // The memory in which a block is read and made.
   char* place() { return by_tiles || is_single ? tile : buffer; }
-  // Where the exponentials of a block are kept, or lie until their sum is known.
+  // The memory that keeps the exponentials of a block, at least until their sum is known.
   BlockRows kept(const RowsBlock& b) {
     if (by_tiles) return {tile, keeps ? b.m * s.compute_item : 0};
     return {keeps ? tile + b.column * s.compute_item : buffer, row_bytes};

@@ -51,7 +51,7 @@ struct TileLanes {
   }
 };
 
-// What exponentials of the rows of a tile are relative to.
+// The references of the exponentials of a tile's rows.
 template <class T>
 struct TileReferences {
   alignas(64) T max[kTileWidth], limit[kTileWidth], magic[kTileWidth];
@@ -137,7 +137,7 @@ void tile_block(BlockRows z_, int64_t width, int64_t n, const NextRows&, BlockRo
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) lane[j] += double(term(j));
   };
-  // As LaneSum adds them.
+  // Terms are added in the order of LaneSum.
   constexpr int64_t kAtOnce = LaneSum<C>::kAtOnce;
   const int64_t in_pairs = kAddsPairs<C> ? n / kAtOnce * kAtOnce : 0;
   for (int64_t first = 0; first < in_pairs; first += kAtOnce)

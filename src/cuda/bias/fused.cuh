@@ -75,7 +75,7 @@ FASTACT_DEVICE Wide<T> fused_value(const ChosenFunction& function, const Wide<T>
   return channel_value<T>(function.which, x, w);
 }
 
-// What both directions have. Rows of vectors are channels x inner elements, once or several times.
+// The part of both directions. Rows of vectors are channels x inner elements, once or repeatedly.
 template <class T, class Activation>
 struct Fused {
   Activation activation;

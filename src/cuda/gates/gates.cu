@@ -82,7 +82,7 @@ void take_single_columns(GateTask* task) {
   task->tx = int(ceil_div(task->columns, task->tiles));
 }
 
-// Of a state that is not empty.
+// Counts the rows of a state that is not empty.
 int64_t rows_of(const Operand& state) { return size_of(state) / state.shape[state.ndim - 1]; }
 
 // The arrays of a call by their roles.

@@ -106,7 +106,7 @@ FASTACT_DEVICE FewMoments moments_of_few(const FewCount& of, const C (&x)[terms]
   return m;
 }
 
-// What becomes of such a row (few_rows of kernels.cuh).
+// Writes the results of such a row (few_rows of kernels.cuh).
 template <class T, bool skips, bool squares>
 struct FewMomentsOf {
   static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 4;

@@ -83,7 +83,7 @@ FASTACT_DEVICE void load_numbers(const char* p, int64_t step, int count, N (&to)
     if (j < count) to[j] = load(reinterpret_cast<const N*>(p + j * step));
 }
 
-// Where the results of the elements of an array without gaps are, which is outer x rows x inner;
+// The places of the results of the elements of an array without gaps, outer x rows x inner;
 // indices have 32 bits.
 constexpr int64_t kMostDense = int64_t(1) << 31;  // elements
 struct ResultPlaces {
@@ -435,7 +435,7 @@ FASTACT_DEVICE Centre<T> centre_of(const Found<T>* mean) {
     return {high, float(finite_or_zero(mean[0] - double(high)))};
 }
 
-// What the gradients of a result's elements follow from.
+// The numbers from which the gradients of a result's elements follow.
 template <class T>
 struct SpreadOfResult {
   Compute<T> product, of_mean;
@@ -456,8 +456,8 @@ Compute<T> gradient_of_nan(bool skips) {
   return skips ? Compute<T>(0) : Compute<T>(__builtin_nanf(""));
 }
 
-// That gradient by numbers that were found: dmean, dsecond and the mean, or dy, its slope and (but
-// for kMeanSlope) the mean.
+// This gradient uses numbers that were found: dmean, dsecond and the mean, or dy, its slope and
+// (except for kMeanSlope) the mean.
 template <class T, OfM2 of>
 struct SpreadGradient {
   static constexpr bool kReadsX = true;

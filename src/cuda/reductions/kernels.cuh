@@ -110,7 +110,7 @@ FASTACT_DEVICE void visit_row(const RowSums& sums, const char* x, int64_t begin,
   }
 }
 
-// The same for a row that is one segment, of aligned vectors.
+// Visits a row that is one segment of aligned vectors.
 template <class T, class Visit>
 FASTACT_DEVICE void visit_segment(const RowSums& sums, const char* x, int64_t begin, int64_t end,
                                   int lane, const Visit& visit) {

@@ -54,7 +54,7 @@ class Call:
         entry: str = "backward",
         backward_of: Callable[[Any, Mapping[str, Any]], tuple[Any, ...]] | None = None,
     ) -> dict[str, float]:
-        """The worst errors of what it gives and of its gradients, in units of their bounds.
+        """Return the worst errors of what it gives and of its gradients, in units of their bounds.
 
         entry : another entry point than backward, of the same arguments. backward_of : gives the
         gradients where that does not, by the arguments that it would have. Results and saved arrays

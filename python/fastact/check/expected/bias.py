@@ -33,7 +33,6 @@ def expected_y(name: str, x: Any, bias: Any, axis: int, residual: Any = None) ->
 def expected_dx(
     name: str, dy: Any, x: Any, bias: Any, axis: int, residual: Any = None
 ) -> NDArray[Any]:
-    """Give dx likewise."""
     dy = dy.astype(computed_in(x.dtype))
     if name == IDENTITY:
         return np.asarray(dy)

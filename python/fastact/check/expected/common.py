@@ -70,7 +70,7 @@ class Expected:
         return np.where(missing, np.inf, share)
 
     def error(self, result: Any) -> float:
-        """The worst of them."""
+        """Return the worst of them."""
         return float(np.max(self.shares(result), initial=0.0))
 
     def reshaped(self, shape: tuple[int, ...]) -> Expected:
@@ -82,7 +82,7 @@ class Expected:
 
 
 def finite(exact: Any, allowed: Any, judged: Any = True, **more: Any) -> Expected:
-    """A result that is judged where it is a number, and where its error has a bound."""
+    """Return a result that is judged where it is a number, and where its error has a bound."""
     is_finite = np.isfinite(exact) & np.isfinite(allowed)
     return Expected(exact, allowed, judged=judged & is_finite, **more)
 
@@ -93,7 +93,7 @@ def wide(x: Any, dtype: Any) -> Any:
 
 
 def widened(case: Case, name: str) -> Any:
-    """An array of a call, in full, in that precision."""
+    """Return an array of a call, in full, in that precision."""
     return wide(case.array(name), case.dtype)
 
 

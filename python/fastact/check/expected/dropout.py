@@ -10,7 +10,6 @@ from .common import Expected, widened
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """y, or dx of dy."""
     back = case.entry == "backward"
     x, p = widened(case, "dy" if back else "x"), case.option("p")
     kept = reference.kept(x.shape, p, case.option("seed"), case.option("offset"))

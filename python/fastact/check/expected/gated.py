@@ -134,7 +134,6 @@ class _Gated:
         return found | ({"dbias": self._both(sums, 0)} if sums else {})
 
     def _both(self, halves: Sequence[Any], axis: int) -> Expected:
-        """Judge both halves in one array."""
         case = self.case
         exact, error, judged = (
             packed(case.op, case.given, a, b, axis) for a, b in zip(*halves, strict=True)
@@ -150,6 +149,5 @@ def _activation(case: Case) -> Activation:
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """Give y, or the gradients."""
     call = _Gated(case)
     return call.gradients() if case.entry == "backward" else {"y": call.y()}

@@ -60,7 +60,7 @@ class _Exact:
         return self.rstd * (g - mean_g - xhat * self.over(g * xhat))
 
     def over(self, a: Any) -> Any:
-        """The mean over what shares statistics, times the factor."""
+        """Return the mean over what shares statistics, times the factor."""
         return reference.average(a + 0 * self.x, self.rows.axes) * self.factor
 
 
@@ -100,11 +100,11 @@ class _Gate:
         return exact, np.where(np.abs(exact) <= self.info.max, error, np.inf)
 
     def gated(self, a: Any, of_a: Any = 0.0) -> tuple[Any, Any]:
-        """The product a A."""
+        """Return the product a A."""
         return self.product(a, of_a, self.value, self.of_value)
 
     def to_gate(self, a: Any, b: Any, of_b: Any) -> tuple[Any, Any]:
-        """The product (a b) act'(gate)."""
+        """Return the product (a b) act'(gate)."""
         return self.product(*self.product(a, 0.0, b, of_b), self.slope, self.of_slope)
 
 
@@ -137,7 +137,7 @@ class _Norm:
                 self.arrays["x"] = np.where(np.isinf(error), np.inf, gated)
 
     def _total(self) -> Any:
-        """The sum that is normalised; what is dropped before has the bits of that op."""
+        """Return the sum that is normalised; what is dropped before has the bits of that op."""
         x, residual = self.arrays["x"], self.case.array("residual")
         if self.kind.drops:
             return dropout(x, residual=residual, **self._dropping())
@@ -169,11 +169,11 @@ class _Norm:
         return e.bias if size > computed_in(self.dtype).itemsize else 0.0
 
     def _is_rough(self) -> bool:
-        """Whether a GPU adds up moments in float32."""
+        """Tell whether a GPU adds up moments in float32."""
         return bool(self.bounds.rough) and self.case.on_gpu and self.dtype != DOUBLE
 
     def _of_sum(self, constant: float, terms: Any) -> Any:
-        """A constant of a sum of so many terms, in u."""
+        """Return a constant of a sum of so many terms, in u."""
         return constant + (self.bounds.each * terms if self.dtype == DOUBLE else 0.0)
 
     def _again(self, e: _Exact, bias: Any = 0.0) -> Any:
@@ -255,7 +255,6 @@ class _Norm:
         return e.z, of_z + moved
 
     def _saved(self, x: Any, mean: Any, rstd: Any, usual: Any, given: bool) -> dict[str, Expected]:
-        """The statistics."""
         of, rows = self.bounds, self.rows
         to, found, rough = rows.statistics, {}, self._is_rough()
         if rows.centred:
@@ -274,7 +273,7 @@ class _Norm:
         return {**found, "rstd": Expected(rstd.reshape(to), error.reshape(to), True, usual)}
 
     def _moved(self, x: Any, mean: Any) -> dict[str, Expected]:
-        """The running statistics after a batch."""
+        """Return the running statistics after a batch."""
         axes, momentum = self.rows.axes, self.case.option("momentum")
         d = x - mean
         var = (d * d).sum(axes, keepdims=True) / (self.rows.length - 1)
@@ -393,7 +392,7 @@ class _Norm:
         }
 
     def _applied(self, e: Any) -> Expected:
-        """The second half of batch_norm's backward, of sums that may be anything.
+        """Return the second half of batch_norm's backward, of sums that may be anything.
 
         The bound is dx's for statistics that do not depend on x, with three terms.
         """

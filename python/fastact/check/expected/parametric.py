@@ -42,7 +42,6 @@ _FORMULAS: Mapping[str, Callable[[Any, Any], tuple[Three, Three]]] = {
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """y, or dx and the parameter's gradient."""
     op, dtype, bounds = case.op, case.dtype, case.op.bounds
     given = np.asarray(case.given[op.parameter])
     x, w = widened(case, "x"), wide(given.astype(computed_in(dtype)), dtype)

@@ -32,7 +32,7 @@ def term_of(op: Any) -> Callable[[Any], Any]:
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """A sum, or moments, or the gradient of one of them."""
+    """Return a sum, or moments, or the gradient of one of them."""
     if not is_sum(case.op):
         return statistics.expected(case)
     return _sum_gradient(case) if case.entry == "backward" else _sum(case)
@@ -56,7 +56,7 @@ def of_groups(
 
 
 def _of_group(dy: Any, group: int) -> Any:
-    """A group's part of a gradient, or of a tuple of them; a number is one of all groups."""
+    """Return a group's part of a gradient, or of a tuple of them; a number is one of all groups."""
     if isinstance(dy, tuple):
         return tuple(_of_group(part, group) for part in dy)
     return dy[..., group] if np.ndim(dy) else dy

@@ -16,7 +16,6 @@ from .common import WIDE, Expected, wide, widened
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """y, or the gradients."""
     if "rstd" in case.op.saves:
         return _normed(case)
     turn = _Turn(case)
@@ -47,13 +46,12 @@ class _Turn:
         self.turned = np.expand_dims(is_turned, tuple(range(1, len(shape) - axis)))
 
     def _turn(self, x: Any, cos: Any, sin: Any) -> Any:
-        """Turn the pairs of x."""
         named = {**self.named, "x": x, "cos": cos, "sin": sin}
         (y,) = formulas.results(ops["rotary"], named, WIDE)
         return y
 
     def _size(self, x: Any) -> Any:
-        """The magnitudes that each element adds up."""
+        """Return the magnitudes that each element adds up."""
         x, cos, sin = map(np.abs, (x, self.cos, self.sin))
         return np.maximum(self._turn(x, cos, sin), self._turn(x, cos, -sin))
 

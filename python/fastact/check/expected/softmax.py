@@ -38,18 +38,18 @@ def expected(case: Case) -> dict[str, Expected]:
 
 
 def _is_rough(case: Case) -> bool:
-    """Whether exponentials are rough, as a GPU has them for 16-bit data."""
+    """Tell whether exponentials are rough, as a GPU has them for 16-bit data."""
     return case.on_gpu and case.dtype.itemsize == 2
 
 
 def _tiny(case: Case) -> float:
-    """The error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
+    """Return the error of subnormal factors on the way; on a GPU they are 0, and it is larger."""
     info = np.finfo(computed_in(case.dtype))
     return float(info.smallest_normal if case.on_gpu else info.smallest_subnormal)
 
 
 def _rough(case: Case, exponent: Any) -> Any:
-    """The relative error of a rough exponential, in u."""
+    """Return the relative error of a rough exponential, in u."""
     return ROUGH_EXP + np.abs(exponent) if _is_rough(case) else 0.0
 
 
@@ -72,7 +72,7 @@ def _gradient(case: Case, exact: Any, error: Any, judged: Any, nan: Any = None) 
 
 
 def over_of(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes along which a row lies, and the shape of one number a row."""
+    """Return the axes along which a row lies, and the shape of one number a row."""
     over = axes.axes("", case.option("axis"), len(case.shape))
     return over, axes.reduced(case.shape, over, keepdims=True)
 
@@ -104,7 +104,7 @@ class _Rows:
 
 
 def _sink(case: Case, kept: tuple[int, ...]) -> Any:
-    """The sink of each row, as it is computed; -inf where there is none."""
+    """Return the sink of each row, as it is computed; -inf where there is none."""
     if not case.has("sink"):
         return -np.inf
     sink = np.asarray(case.given["sink"]).astype(computed_in(case.dtype))

@@ -20,18 +20,18 @@ _CORRECTED = {"var", "std"}
 
 
 def kept_of(case: Case) -> tuple[Shape, Shape, Shape]:
-    """The axes that are reduced, and the result's shape: its own, and with the axes kept."""
+    """Return the axes that are reduced, and the result's shape: its own, and with the axes kept."""
     axes, result = axes_of(case.op, case.shape, case.given)
     return axes, result, tuple(1 if a in axes else n for a, n in enumerate(case.shape))
 
 
 def gradient_of(case: Case) -> Any:
-    """The gradient of a result, with the reduced axes where they were."""
+    """Return the gradient of a result, with the reduced axes where they were."""
     return wide(case.array("dy"), DOUBLE).reshape(kept_of(case)[2])
 
 
 def where_of(case: Case) -> Any:
-    """The mask of a call; True where there is none."""
+    """Return the mask of a call; True where there is none."""
     return case.given["where"] if case.has("where") else np.bool_(True)
 
 
@@ -80,12 +80,11 @@ class Elements:
 
 
 def expected(case: Case) -> dict[str, Expected]:
-    """The statistics, or the gradients."""
     return (_gradients if case.entry == "backward" else _results)(case, Elements(case))
 
 
 def _value(name: str, case: Case, of: Elements) -> tuple[Any, Any]:
-    """A sum, mean, var, std or m2, and how far off it may be."""
+    """Return a sum, mean, var, std or m2, and how far off it may be."""
     bounds: MomentBounds = case.op.bounds
     if case.op.family == "statistics" and name not in _SPREADS:
         share, more = bounds.sums.share(case.dtype), initial_of(case)

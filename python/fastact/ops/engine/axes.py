@@ -1,4 +1,4 @@
-"""Axes: which of them a call means, and the shapes that they leave."""
+"""Axes that a call names, and the shapes that they leave."""
 
 from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
@@ -18,15 +18,15 @@ MOST = 64
 
 
 class AxisError(np.exceptions.AxisError):
-    """NumPy's, whose text is its argument, as of other errors: bridges name their call in it."""
+    """NumPy's AxisError with its argument as its text, in which bridges name their call."""
 
     __str__ = Exception.__str__
 
 
 def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes that `axis` names (all of them for None), as sorted numbers from 0 on.
+    """Return the axes that `axis` names (all of them for None), as sorted numbers from 0 on.
 
-    An array without axes is taken as torch takes it: 0 and -1 name none of it.
+    An array without axes is treated as in torch: 0 and -1 name none of its axes.
     """
     if axis is None:
         return tuple(range(ndim))
@@ -48,7 +48,7 @@ def axes(where: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def one(where: str, axis: Any, ndim: int, name: str = "axis", *, of: str = "x") -> int:
-    """The axis of an array, `of`, that an argument names, as a number from 0 on."""
+    """Return the axis of the array `of` that an argument names, as a number from 0 on."""
     if type(axis) is int and -ndim <= axis < ndim:  # for speed
         return axis % ndim
     number = _whole(where, name, axis)
@@ -59,7 +59,7 @@ def one(where: str, axis: Any, ndim: int, name: str = "axis", *, of: str = "x") 
 
 
 def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None:
-    """One of the axes that an argument names is there; of no axes 0 and -1 are."""
+    """Check that an axis exists; an array without axes has 0 and -1."""
     if not -max(ndim, 1) <= number < max(ndim, 1):
         allowed = f"from {-ndim} to {ndim - 1}" if ndim else "0, -1, None or ()"
         raise AxisError(
@@ -70,12 +70,12 @@ def _in_range(where: str, name: str, given: Any, number: int, ndim: int) -> None
 
 @lru_cache(maxsize=1024)
 def others(over: tuple[int, ...], ndim: int) -> tuple[int, ...]:
-    """Every axis but these."""
+    """Return every axis but these."""
     return tuple(axis for axis in range(ndim) if axis not in over)
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """NumPy broadcasts an array of `shape` to `to`."""
+    """Tell whether NumPy broadcasts an array of `shape` to `to`."""
     extra = len(to) - len(shape)
     return extra >= 0 and all(n in (1, m) for n, m in zip(shape, to[extra:], strict=True))
 
@@ -83,18 +83,18 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def check_repeats(
     where: str, name: str, shape: tuple[int, ...], to: tuple[int, ...], of: str = "x's shape"
 ) -> None:
-    """Refuse an argument that does not broadcast to the shape of x, or of what messages say."""
+    """Refuse an argument that does not broadcast to x's shape, or the shape `of` something else."""
     if not broadcasts(shape, to):
         raise ValueError(f"{where}: {name} must broadcast to {of} {to}, got {shape}")
 
 
 def repeated(view: View, to: tuple[int, ...]) -> View:
-    """An array as it broadcasts to a shape, as NumPy has it."""
+    """Broadcast an array to a shape, as NumPy does."""
     return view.with_axes(tuple(range(len(to) - view.ndim))).broadcast_to(to)
 
 
 def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes of `to` along which an array of `shape` repeats when NumPy broadcasts it."""
+    """Find the axes of `to` along which an array of `shape` repeats when it is broadcast."""
     if not broadcasts(shape, to):
         raise ValueError(f"{where}: shape must broadcast to {to}, the shape of dy, got {shape}")
     extra = len(to) - len(shape)
@@ -104,7 +104,7 @@ def unbroadcast(where: str, shape: tuple[int, ...], to: tuple[int, ...]) -> tupl
 
 
 def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
-    """A shape that was given as an argument."""
+    """Check a shape that was given as an argument."""
     try:
         if isinstance(shape, _UNORDERED):
             raise TypeError
@@ -119,13 +119,13 @@ def lengths(where: str, name: str, shape: Any) -> tuple[int, ...]:
         raise ValueError(f"{where}: {name} must have no negative length, got {describe(shape)}")
     if prod(n for n in found if n) >= 2**58:  # strides in bytes are 64-bit integers
         raise ValueError(
-            f"{where}: {name} must be of less than 2**58 elements, got {describe(shape)}"
+            f"{where}: {name} must have fewer than 2**58 elements, got {describe(shape)}"
         )
     return found
 
 
 def reduced(shape: Sequence[int], over: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
-    """The shape that is left when the axes `over` have been reduced."""
+    """Return the shape that is left when the axes `over` have been reduced."""
     found = [1 if axis in over else length for axis, length in enumerate(shape)]
     return tuple(found if keepdims else [n for axis, n in enumerate(found) if axis not in over])
 
@@ -138,42 +138,40 @@ class Over(NamedTuple):
     #: The axes that the result lacks; where it keeps one of `axes`, it has length 1 there.
     dropped: tuple[int, ...]
     whole: tuple[int, ...]  # the array's shape
-    of_weights: tuple[int, ...] = ()  # for each axis of the array the one of weights, or -1
-    grouped: tuple[int, ...] = ()  # by groups, the result's shape with the array's axes and theirs
-    of_labels: tuple[int, ...] = ()  # for each axis of the array the one of labels of groups, or -1
+    of_weights: tuple[int, ...] = ()  # for each axis of the array, the axis of weights, or -1
+    grouped: tuple[int, ...] = ()  # the result's shape with the array's axes and that of groups
+    of_labels: tuple[int, ...] = ()  # for each axis of the array, the axis of labels, or -1
 
     def seen_shape(self, view: View) -> View:
         """Give a result, or its gradient, as many axes as the array has."""
         return view.with_axes(self.dropped) if self.dropped else view
 
     def seen_weights(self, view: View) -> View:
-        """Give weights the axes of the array."""
         return view.placed(self.of_weights)
 
     def seen_by(self, view: View) -> View:
-        """Give labels the axes of the array."""
         return view.placed(self.of_labels)
 
 
 def over_axes(where: str, options: Any, shape: tuple[int, ...]) -> Over:
-    """Over the axes that `axis` names, which stay with `keepdims`."""
+    """Reduce the axes that `axis` names, which stay with `keepdims`."""
     found, keeps = axes(where, options.axis, len(shape)), getattr(options, "keepdims", False)
     return Over(found, reduced(shape, found, keeps), () if keeps else found, shape)
 
 
 def has_shape(where: str, name: str, view: View, shape: tuple[int, ...], hint: str = "") -> None:
-    """An array has a shape that follows from the other arguments."""
+    """Refuse an array without the shape that follows from the other arguments."""
     if view.shape != shape:
         raise ValueError(f"{where}: {name} must have shape {shape}, got {view.shape}{hint}")
 
 
 def integer(where: str, name: str, value: Any) -> int:
-    """An argument that is an integer, of 64 bits as native code has it."""
+    """Check an argument that is an integer of 64 bits."""
     return within(where, name, value, -(2**63), 2**63 - 1)
 
 
 def within(where: str, name: str, value: Any, least: int, most: int) -> int:
-    """An argument that is an integer of a range."""
+    """Check an argument that is an integer of a range."""
     number = _whole(where, name, value)
     if not least <= number <= most:
         raise ValueError(
@@ -183,7 +181,7 @@ def within(where: str, name: str, value: Any, least: int, most: int) -> int:
 
 
 def _whole(where: str, name: str, value: Any) -> int:
-    """An argument that is an integer, whose range the caller checks."""
+    """Check an argument that is an integer; the caller checks its range."""
     try:
         return _integer(value)
     except TypeError:

@@ -1,16 +1,16 @@
-"""Documentation of ops: a person writes what an op has alone, the rest follows from its records.
+"""Documentation of ops: people write what is special to an op, and its records give the rest.
 
 A function that declares an op has a docstring in numpydoc's form: the op's summary and formula, its
-own parameters, notes, references, examples without their imports. `of_call` adds the texts that the
-ops of a family share (`Op._texts`) and those of all ops, below, of the parameters that the op
-takes. `of_entry` does this for the other entry points, whose methods have the docstrings; where
-these have no examples, it shows the op's.
+own parameters, notes, references, and examples without their imports. For the parameters that the
+op takes, `of_call` adds the texts that the ops of a family share (`Op._texts`) and those of all
+ops, below. `of_entry` does this for the other entry points, whose methods have the docstrings;
+where these have no examples, it shows the op's.
 
-A text that is written by hand takes the standard one's place: an entry of Parameters, Returns,
-Raises or See Also by its names; References as a whole; in Notes the sentence on what is saved,
-where they name `forward` themselves. In Notes of a family [own] is the place of the op's own.
+A text that is written by hand replaces the standard one: an entry of Parameters, Returns, Raises or
+See Also with the same names; all of References; and, in Notes that name `forward` themselves, the
+sentence on what is saved. In the Notes of a family, [own] marks the place of the op's own.
 
-Documentation is composed when it is first read: an import composes none.
+Documentation is composed when it is first read; an import composes none.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from typing import Any, TypeVar
 
 C = TypeVar("C", bound=type)
 
-#: Entries of a section by the names that each is of.
+#: Entries of a section, by the names that each explains.
 Entries = dict[tuple[str, ...], str]
 
 CALL = """
 Parameters
 ----------
 {data} : array
-    Of float16, bfloat16, float32 or float64; any shape and strides.
+    Data of dtype float16, bfloat16, float32 or float64, with any shape and strides.
 activation : str or op
     The name of an activation of `fastact.ops`, or the op itself; "identity" for none.
 residual : array, or Python scalar
-    Of {data}'s shape and dtype.
+    An array that is added, of {data}'s shape and dtype.
 p : float
     The probability that an element of {data} is dropped, from 0 to 1.
 seed : int
-    Which mask it is: from -2**63 to 2**64 - 1, modulo 2**64.
+    The number of the mask, from -2**63 to 2**64 - 1, taken modulo 2**64.
 weight_offset : float, optional
-    Added to the weight, in the type in which {data} is computed; by default 0, with "gemma" 1.
+    A number that is added to the weight, in the type in which {data} is computed. It is 0 by
+    default, and 1 with "gemma".
 interleaved : bool
-    A pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, and not an element of each half.
+    If True, a pair is two neighbours, ``x[..., ::2], x[..., 1::2]``, not an element of each half.
 keepdims : bool
-    Leave the axes that were reduced in the result, with length 1.
+    If True, the result keeps the reduced axes, with length 1.
 out : array, optional
     Where to write {result}; it {may_be}.
 accumulate : bool
-    Add the sum to `out`, before it is rounded, instead of overwriting it.
+    If True, add the sum to `out` before it is rounded, instead of overwriting `out`.
 stream : optional
-    For arrays on a GPU: the stream to work on.
+    The stream to work on, for arrays on a GPU.
 **parameters : float or str
-    The activation's own parameters, by keyword, the same for `forward` and `backward`.
+    The activation's own parameters by keyword; `backward` takes the same ones as `forward`.
 
 Returns
 -------
@@ -63,11 +64,11 @@ array
 
 RAISES = """
 TypeError
-    axis: an axis that is no integer
+    axis: an axis that is not an integer
     weight: a weight narrower than {data}
     bias: a bias narrower than {data}
     parameters: a keyword that the activation does not have
-    seed: a seed or an offset that is no integer
+    seed: a seed or an offset that is not an integer
 ValueError
     axis: an axis out of range{twice}
     channel_axis: an axis out of range
@@ -76,13 +77,13 @@ ValueError
     residual: a residual of another shape
     activation: an unknown activation
     eps: a negative eps
-    casting: another casting
+    casting: an unknown casting
     seed: a p, a seed or an offset out of range
 """
 
 SAVES = "`{name}.forward` saves ``({saves})``; `{name}.backward` gives {gives}."
 
-CONVENTIONS = "docs/conventions.md says what all ops share."
+CONVENTIONS = "docs/conventions.md describes what all ops share."
 
 #: The examples of a call begin with this.
 IMPORTS = ">>> import numpy as np, fastact as fa"
@@ -91,7 +92,7 @@ ENTRY = """
 Parameters
 ----------
 accumulate : bool
-    Add {gradients} to `out` instead of overwriting it.
+    If True, add {gradients} to `out` instead of overwriting it.
 """
 
 FORWARD = """
@@ -103,18 +104,18 @@ out : {out}, optional
 Returns
 -------
 {results}
-    What calling the op gives.
+    The result of calling the op.
 saved : tuple
     ``({saves})``{lacking}. Arrays are not copied: do not change them before `backward`.
 
 Notes
 -----
-Of the same bits, and so as accurate, as calling the op.
+The result has the same bits, and so the same accuracy, as calling the op.
 """
 
 INCOMING = """
 {gradient} : array, or Python scalar
-    The gradient of the loss with respect to {result}: of its shape, and of the dtype of {data}.
+    The gradient of the loss with respect to {result}, with its shape and the dtype of {data}.
 """
 
 OUT = """
@@ -124,12 +125,11 @@ out : {out}, optional
 
 SECOND = """
 {second} : array, or Python scalar
-    What comes back to {gradients} of `backward`: of its shape and dtype.
+    The gradient of the loss with respect to {gradients} of `backward`, with its shape and dtype.
 {incoming} : array, or Python scalar
     As given to `backward`.
 out : tuple of arrays or None, optional
-    Where to write each gradient; one that is None is not computed. It shares no memory with what is
-    read.
+    Where to write each gradient; None skips one. These must not share memory with any input.
 """
 
 #: Sections in numpydoc's order; the text before the first one has no title.
@@ -150,9 +150,9 @@ _WIDTH = 96
 
 
 class ComposedText:
-    """`__doc__` of a class whose instances compose theirs, by `_documentation`, at the first look.
+    """`__doc__` of a class whose instances compose theirs, by `_documentation`, when first read.
 
-    help, inspect and functools find a string; the class keeps its own.
+    help, inspect and functools find a string, and the class keeps its own.
     """
 
     def __init__(self, of_class: str | None) -> None:
@@ -173,7 +173,7 @@ def composes(cls: C) -> C:
 
 
 def of_call(op: Any, own: str | None) -> str | None:
-    """The documentation of an op, from the docstring of the function that declares it."""
+    """Compose the documentation of an op from the docstring of the function that declares it."""
     if own is None:  # python -OO
         return None
     taken, written = op.__signature__.parameters, _sections(own)
@@ -201,7 +201,7 @@ def of_call(op: Any, own: str | None) -> str | None:
 
 
 def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """The texts of all ops, and those of the op's family, by sections."""
+    """Return the texts of all ops, and those of the op's family, by section."""
     taken, result = op.__signature__.parameters, op.results[0]
     may_be, data = _may_be(op.entry_points["call"], result), next(iter(taken))
     named = "y" if op.family == "statistics" else _named(result)  # as its formula has it
@@ -213,18 +213,18 @@ def standard_of_call(op: Any) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _may_be(entry: Any, output: str) -> str:
-    """Say which of the arrays that a call reads an output may be, and that it meets no other."""
+    """Say which inputs of a call an output may be, and that it must not overlap the others."""
     made = entry.output(output)
     like = [n for n in entry.taken if n in entry.free and entry.seen(n) == made.seen]
     if not (made.in_place and like):
-        return "may share no memory with what is read"
+        return "must not share memory with any input"
     others = [name for name in entry.taken if name not in like]
-    apart = f", and share no memory with {_listed(others)}" if others else ""
+    apart = f", but must not share memory with {_listed(others)}" if others else ""
     return f"may be {_listed(like)} itself{apart}"
 
 
 def _named(result: str) -> str:
-    """Give a result's name in a sentence: one that is no word has no article."""
+    """Give a result's name as it stands in a sentence: only a word has an article."""
     return result if len(result) == 1 or result.startswith("d") else f"the {result}"
 
 
@@ -234,12 +234,12 @@ def _listed(names: list[str], word: str = "or") -> str:
 
 
 def method_of(op: Any, entry: str) -> Any:
-    """The method that documents an entry point."""
+    """Find the method that documents an entry point."""
     return getattr(type(op), f"_{entry.replace('.', '_')}" if "." in entry else entry)
 
 
 def of_entry(op: Any, name: str, own: str | None) -> str | None:
-    """The documentation of another entry point, from the docstring of its method."""
+    """Compose the documentation of another entry point from the docstring of its method."""
     if own is None:
         return None
     written, call = _sections(own), _sections(op.__doc__)
@@ -263,7 +263,7 @@ def of_entry(op: Any, name: str, own: str | None) -> str | None:
 
 
 def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
-    """The text that the entry points of its name have in common."""
+    """Return the text that the entry points of this name have in common."""
     out = "tuple of arrays or None" if entry.outputs > 1 else "array"
     taken, gradients = op.__signature__.parameters, op.gradients
     if entry.is_forward:
@@ -271,11 +271,11 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
         is_apart = op.results[0] not in op.saves
         kept = _listed([*entry.gives[entry.outputs :][: entry.extra]], "and")
         arrays = "arrays" if entry.extra > 1 else "an array"
-        more = f", or a tuple that goes on with {arrays} for {kept}; one that is None is allocated"
+        more = f", or a tuple that also has {arrays} for {kept}; None allocates one"
         return FORWARD.format(
             out="array or tuple" if kept and out == "array" else out,
             more=more if kept else "",
-            apart=". It shares no memory with an array that is saved" if is_apart else "",
+            apart=". It must not share memory with a saved array" if is_apart else "",
             results=_results(op, returns),
             saves=_tuple(op.saves),
             lacking=", where None stands for an array that was not given" if may_lack else "",
@@ -288,7 +288,8 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
         second = ", ".join(f"d{d}" for d in gradients if f"d{d}" in entry.arrays)
         of = "the gradients" if len(gradients) > 1 else gradients[0]
         text += SECOND.format(second=second, incoming=", ".join(incoming), gradients=of)
-        results = [f"{d} : array\n    The gradient of {d.removeprefix('d')}." for d in entry.gives]
+        of = "    The gradient with respect to "
+        results = [f"{d} : array\n{of}{d.removeprefix('d')}." for d in entry.gives]
         return f"{text}\nReturns\n-------\n" + "\n".join(results)
     if entry is not backward:
         return text
@@ -299,23 +300,23 @@ def _standard_of_entry(op: Any, entry: Any, returns: str) -> str:
         text += INCOMING.format(gradient=gradient, result=result, data=like)
     where = f"Where to write {first}; it"
     if entry.outputs > 1:
-        where = f"Where to write each gradient; one that is None is not computed. {first}"
+        where = f"Where to write each gradient; None skips one. {first}"
     text += OUT.format(out=out, where=where, may_be=_may_be(entry, first))
     results = [f"array\n    The gradient {first}, of the shape, dtype and framework of {data}."]
     if len(gradients) > 1:
         pairs = zip(gradients, op.differentiated, strict=True)
         results = [
-            f"{d} : array\n    Of the shape and dtype of {of}"
-            f"{'; None where there is none' if taken[of].default is None else ''}."
+            f"{d} : array\n    The gradient with respect to {of}, of its shape and dtype"
+            f"{'; None without one' if taken[of].default is None else ''}."
             for d, of in pairs
         ]
     return f"{text}\nReturns\n-------\n" + "\n".join(results)
 
 
 def _told_elsewhere(op: Any, entry: Any, told: Iterable[str], call: str) -> Iterator[str]:
-    """The entries of parameters that another entry point explains, but for those that are told.
+    """Yield entries of parameters that another entry point explains, except those in `told`.
 
-    Neighbours of one type have one entry.
+    Neighbours of the same type share an entry.
     """
     where = {"forward": "As for the call.", "backward": "As given to `forward`."}
     types = {name: _type(text) for names, text in _entries(call).items() for name in names}
@@ -335,12 +336,12 @@ def _told_elsewhere(op: Any, entry: Any, told: Iterable[str], call: str) -> Iter
 
 
 def _type(entry: str) -> str:
-    """Find what stands between a name and its text."""
+    """Find the type, which stands between a name and its text."""
     return entry.partition("\n")[0].rpartition(" : ")[2]
 
 
 def _results(op: Any, returns: str) -> str:
-    """The head of the entry for all that a call returns."""
+    """Return the head of the entry for all that a call returns."""
     first, *others = _entries(returns).values()
     if len(op.results) == 1:
         return f"{op.results[0]} : {_type(first)}"
@@ -361,9 +362,9 @@ def _sections(text: str) -> dict[str, str]:
 
 
 def _standard(text: str, taken: Mapping[str, Parameter], raises: str = "") -> dict[str, str]:
-    """The sections of a standard text, of the parameters that are taken, its lines broken anew.
+    """Return the sections of a standard text for the parameters that are taken, wrapped again.
 
-    raises : what is raised besides, in clauses.
+    raises : clauses on further errors.
     """
     found = _sections(text)
     errors = _entries(raises)
@@ -404,7 +405,7 @@ def _filled(text: str, indent: str = "") -> str:
 
 
 def _filled_entry(entry: str, taken: Mapping[str, Parameter]) -> str:
-    """An entry of a standard text, with the default of its parameter."""
+    """Fill an entry of a standard text, and add the default of its parameter."""
     header, _, told = entry.partition("\n")
     p = taken.get(_names(entry)[0])
     if p is not None and p.default is not p.empty and not re.search("optional|default", header):
@@ -414,7 +415,7 @@ def _filled_entry(entry: str, taken: Mapping[str, Parameter]) -> str:
 
 
 def _raised(entry: str, taken: Mapping[str, Parameter]) -> str:
-    """An error of a family, with what it is raised for: a line for each, after its parameter."""
+    """Fill an error of a family, which has a clause for each parameter."""
     error, _, told = entry.partition("\n")
     if ": " not in told:  # it is a sentence
         return _filled_entry(entry, {})
@@ -428,14 +429,14 @@ def _raised(entry: str, taken: Mapping[str, Parameter]) -> str:
 
 
 def _in_order(by_hand: Entries, standard: Entries, taken: Iterable[str]) -> str:
-    """The entries of all parameters, those by hand before the standard ones, in their order."""
+    """List the entries of all parameters in their order; those by hand replace standard ones."""
     entries = (*standard.items(), *by_hand.items())
     found = {name: entry for names, entry in entries for name in names}
     return "\n".join(dict.fromkeys(found[name] for name in taken if name in found))
 
 
 def _merged(title: str, written: Mapping[str, str], standard: Mapping[str, str]) -> str:
-    """A section by hand, with the other entries of the standard one where both have some."""
+    """Merge a section by hand with the other entries of the standard one, if they share any."""
     own, other = written.get(title, ""), standard.get(title, "")
     by_hand, entries = _entries(own), _entries(other)
     names = [name for names in (*entries, *by_hand) for name in names]

@@ -1,4 +1,4 @@
-"""Element-wise ops as NumPy's ufuncs are: what they tell of themselves, and whom they ask first."""
+"""Element-wise ops behave like NumPy's ufuncs: their attributes, and whom they ask first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .served import CachedOp
 
 
 class _Told:
-    """Facts that a ufunc tells of itself."""
+    """The attributes of a ufunc."""
 
     #: The operands.
     names: tuple[str, ...]
@@ -27,17 +27,17 @@ class _Told:
 
     @property
     def nin(self) -> int:
-        """The number of arrays in."""
+        """The number of inputs."""
         return len(self.names)
 
     @property
     def nargs(self) -> int:
-        """The number of arrays in and out."""
+        """The number of inputs and outputs."""
         return self.nin + self.nout
 
     @property
     def types(self) -> list[str]:
-        """The loops in NumPy's letters; it has none for bfloat16, which is computed, too."""
+        """The loops in NumPy's letters, which lack bfloat16, although it is computed, too."""
         return [f"{letter * self.nin}->{letter * self.nout}" for letter in "efd"]
 
     @property
@@ -46,7 +46,7 @@ class _Told:
         return len(self.types)
 
     def resolve_dtypes(self, dtypes: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
-        """The dtypes of a call, from the dtypes of its inputs and None for each output."""
+        """Return the dtypes of a call, from those of its inputs and None for each output."""
         given = [np.dtype(dtype) for dtype in dtypes[: self.nin]]
         dtype = np.result_type(*given)
         if dtype.kind in "biu":
@@ -55,9 +55,9 @@ class _Told:
 
 
 class Elementwise(_Told, CachedOp[P, R]):
-    """An op whose result has at each place what follows from its operands there.
+    """An op whose result at each place depends only on its operands there.
 
-    Where an operand is of a class that answers ufuncs, that class has the call.
+    If the class of an operand answers ufuncs, that class handles the call.
     """
 
     def _enter(self, **entry_points: Entry) -> None:
@@ -65,7 +65,7 @@ class Elementwise(_Told, CachedOp[P, R]):
         self.names = entry_points["call"].arrays
 
     def is_ufuncs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call has an operand that answers ufuncs, or has a class of NumPy's kinds."""
+        """Tell whether an operand answers ufuncs, or has a class of NumPy's kinds."""
         return ufuncs.concerns(args[: self.nin])
 
     def call_as_ufunc(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -96,7 +96,7 @@ handlers.register(
 
 
 def _as_now(where: str, name: str, value: Any) -> Any:
-    """An option's value that stays: of an array of one element, which may change, its number."""
+    """Return an option's value; for an array of one element, which may change, its number."""
     if isinstance(value, Real) or not hasattr(type(value), "__float__"):
         return value
     number = foreign.real(where, name, value)
@@ -104,9 +104,9 @@ def _as_now(where: str, name: str, value: Any) -> Any:
 
 
 class Bound(_Told):
-    """An element-wise op with options that are told: a function of arrays alone, as a ufunc is.
+    """An element-wise op with given options: a function of arrays alone, like a ufunc.
 
-    Equal ones are of one op and of equal options.
+    Two of them are equal if they have the same op and equal options.
     """
 
     def __init__(self, op: Any, options: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
-"""Records of what an op takes and gives: `Arg`, `Output`, and `Entry`, one entry point of it.
+"""Records of what an op takes and gives: `Arg`, `Output`, and `Entry`, one of its entry points.
 
-`Entry` understands the arguments of a call, and tells `execute` what arrays, outputs and kernels of
-that call have to be. All of it follows from the signature and from the records of the op, once for
-all calls.
+`Entry` parses the arguments of a call, and tells `execute` its arrays, outputs and kernels. All of
+this follows from the signature and from the records of the op, once for all calls.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,44 +22,44 @@ if TYPE_CHECKING:
 
 REQUIRED: Any = Parameter.empty
 
-_EVERY = ("out", "accumulate", "stream")  # what entry points of all ops have, where it applies
+_EVERY = ("out", "accumulate", "stream")  # options of all entry points where they apply
 
 # The dtype of an array that an op makes: the data's, the one in which they are computed, float64.
 DATA, COMPUTED, DOUBLE = "data", "computed", "double"
 
-# Or what an option says: of a result, and what `forward` has saved of x; without it the data's.
+# Or the dtype that an option gives, of a result or of x as `forward` saved it; else the data's.
 TOLD, OF_X = "dtype", "x_dtype"
 
-#: The option that a program of JAX may have as an array, for no shape depends on it.
+#: The option that may be an array in a program of JAX, as no shape depends on it.
 DRAWN = "seed"
 
-#: The only shape of an argument that may have any, which the family checks.
+#: The shape of an argument that may have any shape, which the family checks.
 ANY = "any"
 
-#: The role of an argument whose name says it.
+#: The role of an argument whose name determines it.
 BY_NAME = Role()
 
 
 class Arg(NamedTuple):
     """An argument that is an array, or a gradient."""
 
-    #: How its dtype follows from the data's, and whether numbers stand for it; `BY_NAME`: the role
-    #: that arguments of its name have in all ops (`validate.ROLES`), or else the data's.
+    #: How its dtype follows from the data's, and whether a number may replace it; `BY_NAME` is the
+    #: role of arguments of its name in all ops (`validate.ROLES`), or else the data's.
     role: Role = BY_NAME
-    #: The name of its shape among what `_shapes` finds, several joined by " or ", or `ANY`; "" is
-    #: the data's, or what its role says.
+    #: The name of its shape in the result of `_shapes`, several joined by " or ", or `ANY`; "" is
+    #: the data's, or that of its role.
     shape: str = ""
-    repeats: bool = False  # it broadcasts to that shape; masks and weights do by their role
-    may_be_out: bool = True  # an output may lie where data lies; where no data lies, none ever may
+    repeats: bool = False  # it broadcasts to that shape, as masks and weights do by their role
+    may_be_out: bool = True  # an output may overwrite it, if it is data
     optional: bool = False  # it may be None, though it has no default
-    unsaved: bool = False  # it may be None in backward alone
+    unsaved: bool = False  # it may be None in backward only
     called: str = "an array"  # its kind in messages
-    note: str = ""  # added to its shape in messages: of the options and the `leader`'s name
-    of_forward: bool = False  # `forward` may have returned it to `backward` as a number of NumPy's
+    note: str = ""  # added to its shape in messages, with the options and the `leader`'s name
+    of_forward: bool = False  # `forward` may have returned it as a NumPy number
     written: bool = False  # the call may write it
-    shares: str = ""  # the argument, or the result, whose gradient is its own, too
-    composed: bool = False  # `backward` has no gradient of it: frameworks take its formula's
-    is_shape: bool = False  # it is no array, but the lengths of one
+    shares: str = ""  # the argument or result whose gradient it shares
+    composed: bool = False  # its gradient is not in `backward`; frameworks use its formula
+    is_shape: bool = False  # it is not an array, but the lengths of one
 
 
 class Output(NamedTuple):
@@ -68,13 +67,13 @@ class Output(NamedTuple):
 
     like: str | None = None  # the argument that it is like; None: the first one
     shape: str | None = None  # the shape that it has instead, as `_shapes` names it
-    #: The argument's, the one in which the data are computed, float64, or an option's.
+    #: The argument's dtype, that of the computation, float64, or an option's.
     dtype: str = DATA
-    in_place: bool = False  # it may be written where an argument lies
+    in_place: bool = False  # it may overwrite an argument
 
 
 class Made(NamedTuple):
-    """An output, as calls of one entry point make it."""
+    """An output of calls of one entry point."""
 
     name: str
     label: str  # how messages name it
@@ -86,8 +85,8 @@ class Made(NamedTuple):
     in_place: bool
 
 
-#: An argument of a native function: its name there, how a call finds it, and the argument to whose
-#: shape it repeats.
+#: An argument of a native function: its name, how a call finds it, and the argument to whose shape
+#: it repeats.
 Source = tuple[str, Callable[["Execution"], Any], str | None]
 
 #: How options that are numbers are checked, by their names.
@@ -108,15 +107,15 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLAIN = Arg(validate.DATA)
 
 
-#: The arguments of each native function (src/common/<family>/call.h), asked at the first call.
+#: The arguments of each native function (src/common/<family>/call.h), found at the first call.
 _tables = cache(_cpu.native_calls)
 
 
 class Entry:
-    """An entry point: what it takes, how a call of it is understood, and what a call makes.
+    """An entry point: its arguments, how a call of it is parsed, and what a call makes.
 
-    A parameter whose default is a bool is a switch. The facts after `by_keyword` follow from the
-    op's records, too, and are worked out at the first use: no import needs them.
+    A parameter whose default is a bool is a switch. The facts after `by_keyword` also follow from
+    the op's records; they are found at the first use, because no import needs them.
     """
 
     where: str  # how messages name it
@@ -183,14 +182,14 @@ class Entry:
         return found[name]
 
     def option(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Find one option of a call that is not understood yet."""
+        """Find one option of a call that is not parsed yet."""
         by_position = dict(zip(self.leading, args, strict=False))
         return by_position.get(name, kwargs.get(name, self.defaults[name]))
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SimpleNamespace:
-        """Name the arguments of a call, checked as far as that takes no array.
+        """Name the arguments of a call, and check them as far as possible without arrays.
 
-        `out` becomes a tuple of all outputs; `wanted` tells which of them are computed.
+        `out` becomes a tuple of all outputs, and `wanted` tells which of them are computed.
         """
         where, count = self.where, len(self.arrays)
         if kwargs:
@@ -294,8 +293,8 @@ class Entry:
     ) -> Callable[["Execution"], Any]:
         """Tell where a call finds an argument of a native function.
 
-        An array is the call's own, a number stands in its shapes, or else in its options.
-        shapes : the class of what the op's `_shapes` finds.
+        An array is the call's own; a number is in its shapes, or else in its options.
+        shapes : the class of the result of the op's `_shapes`.
         """
         names = self.op.kernels.names
         name = names.get(field, field)
@@ -319,7 +318,7 @@ class Entry:
 
 @cache
 def with_parameters(entry: Entry, op: Any) -> Entry:
-    """Find the entry point that takes an activation's own parameters as well, by keyword."""
+    """Make the entry point that also takes an activation's own parameters, by keyword."""
     kept = [p for p in entry.signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     own = [Parameter(n, Parameter.KEYWORD_ONLY, default=v) for n, v in op.parameters.items()]
     points = (entry.gives, entry.outputs, entry.extra, entry.skips, entry.op, entry.name)
@@ -358,7 +357,7 @@ def _shapes_of(arg: Arg) -> tuple[str, ...] | None:
 
 
 def _whole(name: str) -> str:
-    """The argument that an array is a part of: dy, of dy[0]."""
+    """Find the argument that an array is a part of, such as dy for dy[0]."""
     return name.partition("[")[0]
 
 
@@ -366,16 +365,16 @@ def _whole(name: str) -> str:
 
 
 def by_our_names(where: str, named: Mapping[str, Any], taken: Collection[str]) -> Mapping[str, Any]:
-    """Give `correction` its name here, where NumPy's was given, `ddof`."""
+    """Rename `ddof`, NumPy's name, to `correction`."""
     if "ddof" not in taken or named.get("ddof") is None:
         return named
     if "correction" in named:
-        raise TypeError(f"{where}: correction and ddof name one option, and must not both be given")
+        raise TypeError(f"{where}: correction and ddof are one option and must not both be given")
     return {("correction" if name == "ddof" else name): value for name, value in named.items()}
 
 
 def one_correction(where: str, correction: Any, ddof: float | None) -> Any:
-    """The correction of a function that is no op, by either name; 0 is none."""
+    """Return the correction of a function that is not an op, by either name."""
     is_told = ddof is None or not (isinstance(correction, int | float) and correction == 0)
     named = {"correction": correction} if is_told else {}
     return by_our_names(where, {**named, "ddof": ddof}, ("ddof",))["correction"]
@@ -390,12 +389,12 @@ def signature_of(
     accumulates: bool = True,
     **more: Any,
 ) -> Signature:
-    """The signature of another entry point than the call.
+    """Make the signature of another entry point than the call.
 
-    positional : its arrays. either : what follows by position or by keyword, with the defaults of
-    the call, and required where the call has no such parameter. but : options of the call that it
-    does not take. more : options that the call does not have, with their defaults: by keyword,
-    where they are not among `either`.
+    positional : its arrays. either : the parameters that follow by position or keyword, with the
+    defaults of the call, or required if the call lacks them. but : options of the call that it does
+    not take. more : options that the call lacks, with their defaults; they are keyword-only unless
+    they are among `either`.
     """
     either, of_call = list(either), call.parameters
     has_name = {n: p.default for n, p in of_call.items() if p.kind is not p.POSITIONAL_ONLY}
@@ -421,12 +420,12 @@ def signature_of(
 
 
 def positional(call: Signature) -> tuple[str, ...]:
-    """The arrays of a call that have no name for callers."""
+    """Return the positional-only arrays of a call."""
     return tuple(n for n, p in call.parameters.items() if p.kind is Parameter.POSITIONAL_ONLY)
 
 
 def untyped(function: Callable[..., Any]) -> Signature:
-    """A function's signature, without annotations, which are for type checkers."""
+    """Return a function's signature without annotations, which are for type checkers."""
     found = signature(function)
     plain = [p.replace(annotation=Parameter.empty) for p in found.parameters.values()]
     return Signature(plain)

@@ -1,7 +1,7 @@
-"""One call of an entry point, from its arguments to its results: `execute` is the one way through.
+"""One call of an entry point, from its arguments to its results, which `execute` carries out.
 
-A family says which shapes follow from the options (`Op._shapes`), and which native function runs
-(`Op.kernels`), or has a method where it takes more than one call by names::
+A family says which shapes follow from the options (`Op._shapes`) and which native function runs
+(`Op.kernels`), or has a method if it takes more than one call by names::
 
     def _run_backward(self, now: Execution) -> None:
         now.run("bias_act_backward", x=now.views["dy"])
@@ -28,7 +28,6 @@ _COMPUTED = len(_cpu.DTYPE_NAMES)  # the dtypes that kernels compute have the nu
 
 
 def execute(entry: Entry, /, *args: Any, **kwargs: Any) -> Any:
-    """Call an entry point."""
     if entry.name != "call" and foreign.is_watched():
         found = handlers.entered(entry.op, entry.name, args, kwargs)
         if found is not NotImplemented:
@@ -42,9 +41,9 @@ def execute(entry: Entry, /, *args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def said_by(where: str, entry: str, more: str = "") -> Iterator[None]:
-    """Let errors of a call that another one makes begin with the latter's name.
+    """Let errors of an inner call begin with the name of the outer call.
 
-    more : keywords that the latter takes besides.
+    more : further keywords that the outer call takes.
     """
     try:
         yield
@@ -56,10 +55,10 @@ def said_by(where: str, entry: str, more: str = "") -> Iterator[None]:
 
 
 def options_of(entry: Entry, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, SimpleNamespace]:
-    """Understand what a call says without its arrays.
+    """Parse the arguments of a call except its arrays.
 
-    The op of the activation behind (None: the identity, or there is none), and the options; `which`
-    and `parameters` among them are its number and parameters as kernels know them.
+    This gives the op of the activation (None: the identity, or no activation) and the options,
+    which include `which` and `parameters`, its number and parameters for kernels.
     """
     activation, options = fused.bind(entry, args, kwargs)
     for option, check in entry.numbers:
@@ -70,11 +69,11 @@ def options_of(entry: Entry, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any,
 
 
 class Execution:
-    """A call that is under way.
+    """A call in progress.
 
     options : the arguments by name; numbers are checked. activation : the op behind the op.
     call, views : the arrays, and numbers that stand for some. leader : the first one's name.
-    shapes : what the op's `_shapes` makes of them.
+    shapes : the result of the op's `_shapes`.
     made : the outputs by name: view, what the caller gave, and what `Call.result` needs.
     """
 
@@ -100,7 +99,7 @@ class Execution:
     # --- arrays -----------------------------------------------------------------------------------
 
     def _arrays(self) -> tuple[str, dict[str, Any]]:
-        """The name of the first array, and all of them as they were given."""
+        """Return the name of the first array, and all arrays as they were given."""
         entry, given = self.entry, vars(self.options)
         if entry.parts:
             given.update(self._taken_apart())
@@ -109,7 +108,7 @@ class Execution:
             leader = next((n for n in entry.leaders if given[n] is not None), leader)
         arrays = {leader: given[leader]}
         if entry.takes_shape and isinstance(given[leader], bool | int | float):
-            (out,) = self.options.out  # it says the dtype, which a number has not
+            (out,) = self.options.out  # it has the dtype that a number lacks
             if out is not None:
                 leader, arrays = "out", {"out": out}
         for name, may_lack, may_be_number in entry.asked:
@@ -125,7 +124,7 @@ class Execution:
         return leader, arrays
 
     def _taken_apart(self) -> dict[str, Any]:
-        """The gradients of a tuple, one for each result; None is 0."""
+        """Split a tuple of gradients, one for each result; None is 0."""
         given, parts = self.options.dy, self.entry.parts
         if not isinstance(given, tuple | list) or len(given) != len(parts):
             came = validate.describe(given)
@@ -133,14 +132,14 @@ class Execution:
         return {n: 0.0 if part is None else part for n, part in zip(parts, given, strict=True)}
 
     def prepare(self, *, models: bool = False) -> None:
-        """Check the arrays, and make the outputs; models: only what they are like, no memory."""
+        """Check the arrays, and make the outputs; models: without memory."""
         self.shapes = self.op._shapes(self.call, self.options, self.entry.name)
         if len(self.views) > 1:
             self._fit()
         self._make(models)
 
     def _fit(self) -> None:
-        """Every array has the dtype and the shape that its role and the op's rule say."""
+        """Check that every array has the dtype and shape of its role and the op's rule."""
         where, leader, rules, views = self.where, self.leader, self.entry.rules, self.views
         data, arrays, told = views[leader], self.call.arrays, getattr(self.options, TOLD, None)
         shape = data.shape
@@ -180,7 +179,7 @@ class Execution:
                 )
 
     def _number(self, name: str) -> float:
-        """Give the number in an array's place: 0 for a part of a tuple that is None."""
+        """Return the number in an array's place; None in a tuple is 0."""
         parts = self.entry.parts
         if name in parts:
             return self.options.dy[parts.index(name)] or 0.0
@@ -189,7 +188,7 @@ class Execution:
     # --- outputs ----------------------------------------------------------------------------------
 
     def _make(self, models: bool) -> None:
-        """Find or make the outputs, which lie apart from each other and from what is still read."""
+        """Find or make the outputs, which must not overlap each other or what is still read."""
         call, entry, options = self.call, self.entry, self.options
         self.made: dict[str, tuple[View | None, Any, Any]] = {}
         others: dict[str, View] | None = None
@@ -199,9 +198,9 @@ class Execution:
             out, wanted = (None, True) if at is None else (options.out[at], options.wanted[at])
             source = self.leader if like is None else self._source(like)
             if source is None and out is not None:
-                raise ValueError(f"{self.where}: {label} must be None, for there is no {like}")
+                raise ValueError(f"{self.where}: {label} must be None, as there is no {like}")
             if source is None and at is not None and at >= entry.outputs:
-                continue  # nobody asked for it
+                continue  # it was not asked for
             if source is None or not wanted or self._is_whole(source, out):
                 self.made[name] = None, out, None
                 continue
@@ -232,14 +231,14 @@ class Execution:
                     validate.may_write(self.where, label, view, spared, in_place=False)
 
     def _source(self, like: str) -> str | None:
-        """The argument that an output is like, or one that shares its gradient; None: not there."""
+        """Find the argument that an output is like, or one that shares its gradient, or None."""
         if like in self.views:
             return like if like in self.call.arrays else self.leader  # of a number
         args = self.op.args
         return next((n for n in self.views if n in args and args[n].shares == like), None)
 
     def _is_whole(self, source: str, out: Any) -> bool:
-        """Tell whether no gradient is made, of whole numbers; an array for it is refused."""
+        """Tell whether data are whole numbers, without a gradient; refuse an array for one."""
         if not self.entry.is_backward or 0 <= self.views[source].dtype < _COMPUTED:
             return False
         if out is not None:
@@ -256,11 +255,11 @@ class Execution:
         return validate.DOUBLE if dtype == DOUBLE or is_whole else None
 
     def view(self, name: str) -> Any:
-        """An output's; None where it is not made."""
+        """Return an output's view, or None if it is not made."""
         return self.made[name][0] if name in self.made else None
 
     def temporary(self, name: str) -> View:
-        """Memory of the call's own, in the place of an output that is not made."""
+        """Allocate temporary memory in place of an output that is not made."""
         made = self.entry.output(name)
         view = self.call.temporary(
             made.like or self.leader,
@@ -270,7 +269,6 @@ class Execution:
         return self._with_axes(made.seen, view)
 
     def results(self) -> Any:
-        """Return what the entry point gives."""
         result, entry, op = self.call.result, self.entry, self.op
         found = {
             name: None if view is None else result(out, new)
@@ -289,7 +287,7 @@ class Execution:
     # --- native functions -------------------------------------------------------------------------
 
     def run(self, function: str, /, **given: Any) -> None:
-        """Run a native function; the arguments that are not given are found by their names."""
+        """Run a native function; arguments that are not given are found by name."""
         for field, find, like in sources_of(self.entry, function, self.shapes.__class__):
             if field not in given:
                 value = find(self)
@@ -299,9 +297,9 @@ class Execution:
         self.call.run(function, **given)
 
     def seen(self, name: str, like: View | None = None) -> Any:
-        """An array of the call, with the axes of the kernels; None: it is not there.
+        """Return an array of the call with the axes of the kernels, or None.
 
-        like : to whose shape it repeats.
+        like : the array to whose shape it repeats.
         """
         view = self.views.get(name)
         if view is None:
@@ -310,25 +308,25 @@ class Execution:
         return view if like is None else _over(like, view)
 
     def written(self, name: str) -> Any:
-        """Give an output the axes of the kernels; None: it is not made."""
+        """Give an output the axes of the kernels; None if it is not made."""
         view = self.view(name)
         return None if view is None else self._with_axes(self.entry.output(name).seen, view)
 
     def _with_axes(self, shape: str, view: View) -> View:
-        """An array whose shape has this name, with the axes of the kernels."""
+        """Give an array whose shape has this name the axes of the kernels."""
         see = seen_by(type(self.shapes), shape)
         return view if see is None else see(self.shapes, view)
 
     def adds(self, output: str) -> bool:
-        """Whether kernels add to an output, or (no name) to all.
+        """Tell whether kernels add to an output, or (no name) to all.
 
-        Memory in the place of one that nobody wants holds nothing to add to.
+        Temporary memory in place of a skipped output holds nothing to add to.
         """
         adds: bool = getattr(self.options, "accumulate", False)
         return adds and (not output or self.view(output) is not None)
 
 
 def _over(like: View, view: View) -> View:
-    """An array over another one's shape."""
+    """Repeat an array over another one's shape."""
     shape = like.shape
     return view if view.shape == shape else view.broadcast_to(shape)

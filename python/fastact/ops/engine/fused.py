@@ -1,4 +1,4 @@
-"""The activation behind a fused op, which is given by its name or as the op itself."""
+"""The activation behind a fused op, given by name or as the op itself."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,12 +15,12 @@ _IDENTITY = _cpu.ACTIVATIONS.index(IDENTITY)
 
 
 def activations() -> list[Any]:
-    """Every activation, in the registry's order."""
+    """List every activation, in the registry's order."""
     return [op for op in ops.values() if op.family == "activations"]
 
 
 def activation_op(where: str, activation: Any) -> Any:
-    """The op that an activation's name or the op itself stands for; None for the identity."""
+    """Find the op of an activation, given by name or as an op; None is the identity."""
     if isinstance(activation, str):
         if activation == IDENTITY:
             return None
@@ -45,10 +45,10 @@ def activation_op(where: str, activation: Any) -> Any:
 def bind(
     entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, SimpleNamespace]:
-    """The activation's op (None: the identity) and the arguments, with `which` and `parameters`.
+    """Return the activation's op (None: the identity) and the arguments of a call.
 
-    These are how kernels know it. Its parameters are arguments too, by keyword. An entry point that
-    takes no activation has neither.
+    They include `which` and `parameters`, by which kernels know it, unless the entry point takes no
+    activation. Its parameters are keyword arguments, too.
     """
     if not entry.is_fused:
         return None, entry.bind(args, kwargs)

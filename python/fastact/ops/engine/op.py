@@ -6,10 +6,10 @@ An op is a callable with three entry points, as a NumPy ufunc is one with severa
     y, saved = op.forward(x)           # training
     dx       = op.backward(dy, *saved)
 
-It is declared by a function: the `def` line is the signature of the call, for programs and for type
-checkers, or `called_as` names an op that has the same; the docstring documents what the op has
-alone; `declared` names the class of the op and says the rest. The signatures of `forward` and
-`backward` follow from that (`Entry`), and so do the standard parts of the documentation
+A function declares it. Its `def` line is the signature of the call, for programs and for type
+checkers, unless `called_as` names an op with the same signature. Its docstring documents what is
+special to the op, and `declared` names the op's class and the rest. The signatures of `forward`
+and `backward` follow from that (`Entry`), and so do the standard parts of the documentation
 (`docstrings.py`).
 
 `ops` maps each op's name to the op; tests, benchmarks and framework wrappers iterate over it.
@@ -48,38 +48,38 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def records(**named: T) -> Mapping[str, T]:
-    """Tabulate records of an op by their names; nobody changes the table."""
+    """Make a read-only table of records of an op by their names."""
     return MappingProxyType(named)
 
 
-#: Names that completion at a prompt shows of every op, besides its entry points.
+#: Names that completion at a prompt shows for every op, besides its entry points.
 _SHOWN = ("bounds", "family", "name", "parameters", "results", "saves", "gradients")
 
-#: The shape of a call's first array, among its arguments by name, where somebody has found it.
+#: The key of the shape of a call's first array among its arguments by name, if it is known.
 SHAPE = "shape of the first array"
 
 
 class Model(NamedTuple):
-    """Shape and dtype of an array that an op makes."""
+    """The shape and dtype of an array that an op makes."""
 
-    shape: tuple[int, ...] | None = None  # None: as the first array, whose order in memory it has
-    dtype: str = DATA  # the data's, the one in which they are computed, float64, or any by its name
+    shape: tuple[int, ...] | None = None  # None: the first array's, with its order in memory
+    dtype: str = DATA  # the data's, that in which they are computed, float64, or any by its name
 
 
 class Traits(NamedTuple):
-    """Facts that are true of few ops."""
+    """Properties that few ops have."""
 
-    reads_whole: bool = False  # the data may be whole numbers, read as they are, but in backward
+    reads_whole: bool = False  # the data may be whole numbers, read as they are (not in backward)
     is_diagonal: bool = False  # an element of the result depends on one element of one argument
     piecewise_linear: bool = False  # the derivative by an element is constant between corners
-    axis_of_bias: bool = False  # `axis` says where a bias lies, and elements along it lie apart
-    counts_elements: bool = False  # the result depends on where in the array an element is
+    axis_of_bias: bool = False  # `axis` is that of a bias, and elements along it are independent
+    counts_elements: bool = False  # the result depends on an element's position in the array
     #: The dtype in which a first array of integers is computed; None: np.tanh's, or torch.tanh's.
     integers: Any = None
     unrecorded: tuple[str, ...] = ()  # switches that must be off where torch records or traces
-    autocast: frozenset[str] = frozenset()  # devices on which torch's autocast has float32
-    #: The kernel of its second derivatives, by its number in `_cpu.SECOND_KINDS`; None: there is
-    #: none, or `backward.backward` is an entry point of its own.
+    autocast: frozenset[str] = frozenset()  # devices on which torch's autocast uses float32
+    #: The number in `_cpu.SECOND_KINDS` of the kernel of second derivatives; None without one, or
+    #: if `backward.backward` is a separate entry point.
     second: int | None = None
 
 
@@ -87,12 +87,12 @@ class Kernels(NamedTuple):
     """The native functions of an op."""
 
     runs: Mapping[str, str] = _NOTHING  # by entry point; calling the op runs `forward`'s
-    names: Mapping[str, str] = _NOTHING  # the op's names by theirs, where these differ
-    numbers: Mapping[str, Any] = _NOTHING  # arguments that no option of their name says
+    names: Mapping[str, str] = _NOTHING  # the op's names by the kernels' names, where these differ
+    numbers: Mapping[str, Any] = _NOTHING  # arguments that no option of their name gives
 
 
 class Op(Generic[P, R]):
-    """Name, family, signatures, documentation and pickling."""
+    """The base of ops: name, family, signatures, documentation and pickling."""
 
     name: str
     family: str
@@ -102,10 +102,10 @@ class Op(Generic[P, R]):
     saves: tuple[str, ...] = ("x",)  # arrays that `forward` keeps for `backward`, in its order
     gradients: tuple[str, ...] = ("dx",)  # the results of `backward`
     parameters: Mapping[str, float | str] = _NOTHING  # an activation's own, with their defaults
-    #: The arguments that are arrays and not plain data; the others are like the first.
+    #: The arguments that are arrays but not plain data; the others are like the first.
     args: Mapping[str, Arg] = _NOTHING
-    #: Outputs that are not as the data, or a gradient that is not as its argument; of an entry
-    #: point alone by that, too: "backward.dx".
+    #: Outputs that are unlike the data, and gradients that are unlike their argument; those of one
+    #: entry point have a name like "backward.dx".
     outs: Mapping[str, Output] = _NOTHING
     kernels: Kernels = Kernels()
     traits: Traits = Traits()
@@ -121,14 +121,14 @@ class Op(Generic[P, R]):
         return docstrings.of_call(self, self.__wrapped__.__doc__)
 
     def _texts(self) -> str:
-        """The text that the ops of the family share, as `docstrings` composes it."""
+        """Return the text that the ops of the family share, from which `docstrings` composes."""
         return ""
 
     def _gives(self) -> str:
         """Say what `backward` gives."""
         gives, gradients = self.gradients[0], self.gradients
         gives = gives if len(gradients) == 1 else f"``({', '.join(gradients)})``"
-        shared = (f", and d{like} is the gradient of {n}, too" for n, like in self.shares.items())
+        shared = (f"; d{like} is also the gradient of {n}" for n, like in self.shares.items())
         return gives + "".join(shared)
 
     def _declare(self, function: Callable[P, R]) -> Signature:
@@ -142,11 +142,11 @@ class Op(Generic[P, R]):
         return self.__signature__
 
     def _is(self, **traits: Any) -> None:
-        """Take traits besides those of the class."""
+        """Add traits to those of the class."""
         self.traits = self.traits._replace(**traits)
 
     def _enter(self, **entry_points: Entry) -> None:
-        """Take the entry points, the last of what is declared; `call` is calling the op."""
+        """Take the entry points, which are declared last; `call` is calling the op."""
         every = [p for e in entry_points.values() for p in e.signature.parameters.values()]
         taken = {p.name for p in every if not isinstance(p.default, bool)}  # a switch is no array
         args = {**dict.fromkeys(validate.ROLES, Arg()), **self.args}
@@ -162,12 +162,12 @@ class Op(Generic[P, R]):
 
     @property
     def roles(self) -> Mapping[str, Any]:
-        """The roles of arguments beside the data, by name; arrays among the others are data."""
+        """The roles of arguments other than data, by name; other arrays are data."""
         return {name: arg.role for name, arg in self.args.items() if not arg.is_shape}
 
     @property
     def shares(self) -> Mapping[str, str]:
-        """The argument, or result, whose gradient is another argument's, too: by the latter."""
+        """The argument or result whose gradient another argument shares, by the latter."""
         return {name: arg.shares for name, arg in self.args.items() if arg.shares}
 
     @property
@@ -177,7 +177,7 @@ class Op(Generic[P, R]):
 
     @property
     def piecewise_linear(self) -> bool:
-        """Whether the derivative is constant between corners, and its own is 0."""
+        """Whether the derivative is constant between corners, so that its own is 0."""
         return self.traits.piecewise_linear
 
     @property
@@ -193,23 +193,23 @@ class Op(Generic[P, R]):
 
     @property
     def stacks(self) -> bool:
-        """Whether a call of arrays with one axis more in front may be as many calls.
+        """Whether a call of arrays with another leading axis may stand for that many calls.
 
-        Axes are counted from the end then, and the results have to have that axis in front, too.
-        Not where the axis of channels tells the others apart: each axis before it has a meaning;
-        nor where an element's number in the array counts.
+        Axes are then counted from the end, and the results must have that leading axis, too. This
+        fails if each axis before that of the channels has a meaning, and if an element's number in
+        the array matters.
         """
         named = self.entry_points["call"].defaults
         return "channel_axis" not in named and not self.traits.counts_elements
 
-    # The following methods say of shapes alone what a call gives, for torch's tracers.
+    # The following methods tell from shapes alone what a call gives, for torch's tracers.
 
     def writes(self, named: Mapping[str, Any]) -> tuple[str, ...]:
-        """Name those that this call does write."""
+        """Name the arguments that this call does write."""
         return self.written
 
     def models(self, named: Mapping[str, Any]) -> tuple[list[Model], dict[str, Model]]:
-        """The results of a call, and what `forward` makes besides, by its name in `saves`."""
+        """Model the results of a call, and what `forward` makes besides, by name in `saves`."""
         where, options, shapes = self._where(), self._options(named), self.shapes(named)
 
         def model(name: str) -> Model:
@@ -224,7 +224,7 @@ class Op(Generic[P, R]):
         return [*map(model, self.results)], {name: model(name) for name in kept}
 
     def shapes(self, named: Mapping[str, Any]) -> Any:
-        """Find what follows from the shapes of a call's arrays and its options, by their names."""
+        """Find what follows from the shapes of a call's arrays and its options, by name."""
         point = self.entry_points["call"]
         first = point.arrays[0]
         call = SimpleNamespace(where=point.where, views={first: named[first], **named})
@@ -235,56 +235,56 @@ class Op(Generic[P, R]):
         return None
 
     def _check_options(self, entry: Entry, options: SimpleNamespace) -> None:
-        """Refuse options that no array would make right, and put in what they stand for."""
+        """Refuse options that are wrong for any array, and replace others by what they mean."""
 
     def _where(self, entry: str = "call") -> str:
-        """How messages name an entry point."""
+        """Return the name of an entry point in messages."""
         return f"fastact.{self.name}" + (f".{entry}" if entry != "call" else "")
 
     def shape_of(self, named: Mapping[str, Any]) -> tuple[int, ...]:
-        """The shape of a call's first array."""
+        """Return the shape of a call's first array."""
         first = self.entry_points["call"].arrays[0]
         return tuple(named[SHAPE] if SHAPE in named else named[first].shape)
 
     def unsaved(self, named: Mapping[str, Any]) -> Collection[str]:
-        """The names in `saves` under which a call saves None."""
+        """Return the names in `saves` under which a call saves None."""
         return ()
 
     def saves_inputs(self, options: SimpleNamespace) -> tuple[str, ...]:
-        """The arguments that `forward` saves."""
+        """Return the arguments that `forward` saves."""
         others = {*self.outputs_of("forward", options), *self.unsaved(vars(options))}
         return tuple(name for name in self.saves if name not in others)
 
     def outputs_of(self, entry: str, options: SimpleNamespace) -> tuple[str, ...]:
-        """The outputs of a call of an entry point, by name."""
+        """Return the outputs of a call of an entry point, by name."""
         gives = self.entry_points[entry].gives
         lacks = self.unsaved(vars(options)) if entry == "forward" else ()
         return tuple(n for n in gives if n in self.results or n not in lacks) if lacks else gives
 
     def saved(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Choose what `forward` saves, of arguments, results and what it makes besides."""
+        """Choose what `forward` saves from arguments, results and what it makes besides."""
         lacks = self.unsaved(named)
         return tuple([None if name in lacks else named.get(name) for name in self.saves])
 
     def gradient_shape(self, name: str, named: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """The shape of an argument's gradient, by what is saved and the gradients of the results.
+        """Return the shape of an argument's gradient, by what is saved and incoming gradients.
 
-        None: the shape of the array saved under its name, or else of the result's gradient.
+        None means the shape of the array saved under its name, or else of the result's gradient.
         """
         return None
 
     def result_of(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Make what calling the op gives of the arrays in it."""
+        """Make the result of calling the op from its arrays."""
         return arrays if len(arrays) > 1 else arrays[0]
 
     def has_operator(self, named: Mapping[str, Any]) -> bool:
-        """Whether torch has an operator for a call."""
+        """Tell whether torch has an operator for a call."""
         return not any(named.get(name) for name in self.traits.unrecorded)
 
     def each_of(self, args: Sequence[Any], entry: str = "call") -> tuple[Any, ...] | None:
-        """The arrays of a tuple in the first one's place, where the op takes one; None: it is none.
+        """Return the arrays of a tuple in place of the first array, if the op takes one, or None.
 
-        Each has a result of its own.
+        Each of them has its own result.
         """
         return None
 
@@ -296,7 +296,7 @@ class Op(Generic[P, R]):
         return handler.call(self, args, kwargs)
 
     def _recorder(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Whoever records calls like this one, where some tensors require grad."""
+        """Find what records calls like this one, in which some tensors require grad."""
         return handlers.bridge("torch").recorder(self, args, kwargs)
 
     if TYPE_CHECKING:
@@ -321,17 +321,17 @@ class Op(Generic[P, R]):
             return handlers.traced(self, args, kwargs)
 
     def _options(self, named: Mapping[str, Any]) -> SimpleNamespace:
-        """The arguments of a call, and the defaults of those that were not given."""
+        """Return the arguments of a call, with defaults for those that were not given."""
         return SimpleNamespace(**{**self.entry_points["call"].defaults, **named})
 
     def entry_point(self, name: str) -> Any:
-        """An entry point by its name; "backward.backward" is one of another's."""
+        """Return an entry point by its name, such as "backward.backward"."""
         return self if name == "call" else operator.attrgetter(name)(self)
 
     def bound(self, entry: str, named: Mapping[str, Any]) -> partial[Any]:
-        """A call of an entry point, with the arguments that it takes among these.
+        """Bind a call of an entry point to the arguments that it takes among these.
 
-        By position as far as that goes, as people write it: it is faster, too.
+        Arguments are positional as far as possible, as people write them, which is also faster.
         """
         point = self.entry_points[entry]
         leading = [*takewhile(named.__contains__, point.leading)]
@@ -353,16 +353,15 @@ class Op(Generic[P, R]):
 
 
 def arrays_of(result: Any) -> tuple[Any, ...]:
-    """The arrays of a result."""
     if hasattr(result, "squares"):  # Moments
         return result.mean, result.squares if result.given is None else result.given
     return result if isinstance(result, tuple) else (result,)
 
 
 def result_of(arrays: tuple[Any, ...], like: Any, *, moved: bool = False) -> Any:
-    """The result that has these arrays, in the place of another one's: `arrays_of` backwards.
+    """Make a result like another one from these arrays, the inverse of `arrays_of`.
 
-    moved : they are its tangents, and a negative one is no root.
+    moved : whether they are tangents, of which a negative one is not a root.
     """
     if hasattr(like, "squares"):
         return like.of_checked(like.count, *arrays, arrays[-1] if moved else None)
@@ -398,15 +397,15 @@ def called_as(op: Op[P, R]) -> Callable[[Callable[[], None]], Callable[P, R]]:
 
 
 def alias(name: str, op: AnyOp) -> AnyOp:
-    """Another name for an op, by which it may be named wherever a name is taken."""
+    """Give an op another name, which is valid wherever a name is taken."""
     _aliases[name] = op
     return op
 
 
 def float32_under_autocast(*devices: str) -> Callable[[AnyOp], AnyOp]:
-    """Declare of an op that torch's autocast computes it in float32 on these kinds of devices.
+    """Declare that torch's autocast computes an op in float32 on these kinds of devices.
 
-    As torch's own lists have its op; an op that they do not name is computed in the data's dtype.
+    This follows torch's own lists; an op that they do not name is computed in the data's dtype.
     """
 
     def declare(op: AnyOp) -> AnyOp:

@@ -1,4 +1,4 @@
-"""A call's arrays in parts: so much is computed at a time as stays in the caches."""
+"""A call's arrays in parts, which are small enough to stay in the caches."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ... import _cpu
 from ..._cpu import View
 from ...interop.call import Call
 
-#: A part has, along some axes, a length from some place on.
+#: A part, by a first index and a length along some axes.
 Part = Mapping[int, tuple[int, int]]
 
 
-#: Elements of a part on a GPU, at most, and the fewest that are worth a thread of the CPU.
+#: The most elements of a part on a GPU, and the fewest that are worth a thread of the CPU.
 _PART_OF_GPU, _FEWEST = 1 << 23, 1 << 13
 
 
 def threads_of(call: Call, size: int, most: int) -> tuple[int, int]:
-    """The threads that compute parts of so many elements, and the elements of a part, at most.
+    """Find the number of threads for this many elements, and the most elements of a part.
 
-    most : of a thread of the CPU. Parts are so small that each thread has some, unless there are
-    fewer elements than are worth a thread; a GPU runs its kernels one after the other.
+    most : the limit for a thread of the CPU. Each thread gets some parts, unless there are too few
+    elements to be worth a thread; a GPU runs its kernels one after the other.
     """
     if call.is_on_gpu:
         return 1, _PART_OF_GPU
@@ -34,9 +34,9 @@ def threads_of(call: Call, size: int, most: int) -> tuple[int, int]:
 
 
 class Parts(NamedTuple):
-    """Parts of one length along an axis, one after the other; none: one part.
+    """Parts of one length along an axis, one after the other; without an axis, one part.
 
-    others : what all of them have of other axes.
+    others : the part of the other axes that all of them have.
     """
 
     others: Part
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
     number: int = 1
 
     def of(self, work: Callable[[Part, int], None], i: int, thread: int) -> None:
-        """Do a thread's work of one of them."""
+        """Do a thread's work for one of them."""
         own = {} if self.axis is None else {self.axis: (self.first + i * self.length, self.length)}
         work({**self.others, **own}, thread)
 
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 def for_each(
     call: Call, parts: Sequence[Parts], threads: int, work: Callable[[Part, int], None]
 ) -> None:
-    """Work for each part, by so many threads at most, which are told their numbers."""
+    """Work for each part, with at most this number of threads, which get their numbers."""
     for some in parts:
         call.repeat(partial(some.of, work), some.number, threads)
 
@@ -65,10 +65,9 @@ def cut(
     most: int,
     units: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[tuple[int, ...], list[Parts]]:
-    """The shape of most parts, and all of them: of at most so many elements, if axes allow it.
+    """Return the shape of most parts, and all parts, with at most `most` elements if possible.
 
-    order : the axes that may be cut, the first one first. units : of axes that are cut into pieces
-    of some units.
+    order : the axes that may be cut, in this order. units : the units of axes that are cut in them.
     """
     lengths = list(shape)
     for axis in order:

@@ -59,9 +59,9 @@ def named_format(where: str, dtype: Any) -> str:
 
 
 class Quantizes:
-    """An op whose result there is in 8 bits."""
+    """An op whose result is also available in 8 bits."""
 
-    #: Whether one thread by itself may run its native function, for parts of the data.
+    #: Whether a single thread may run its native function for parts of the data.
     computes_alone = True
 
     def _enter(self, **entry_points: Any) -> None:
@@ -82,7 +82,7 @@ class Quantizes:
         out: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The op's value in 8 bits: codes, and scales that give it back.
+        """Return the op's result in 8 bits: codes, and scales that restore it.
 
         ``codes * scale`` is about what calling the op gives: ``codes = round(y / scale)``, with y
         the op's float32 value, also of 16-bit data, and ``scale = max(abs(y)) / 127`` (float8: 448)
@@ -97,8 +97,8 @@ class Quantizes:
             is not there, in NumPy without ml_dtypes, the same bytes are uint8; in frameworks that
             can't see bytes as another dtype, bool.
         per : {"row", "tensor"} or int, default "row"
-            Which elements share a scale: those along the last axis of the result, all of them, or
-            so many neighbours along the last axis, whose length they divide.
+            The elements that share a scale: those along the last axis of the result, all of them,
+            or this number of neighbours along the last axis, whose length it divides.
         scale : array or float, optional
             Scales that are known: a number for the whole, or an array of the shape that `per` says
             or of shape (). Positive; on a GPU nobody looks.
@@ -111,17 +111,17 @@ class Quantizes:
         Returns
         -------
         codes : array
-            Of the result's shape.
+            The codes, of the result's shape.
         scale : array
-            Of float32 (float64 for float64), with the last axis of length 1, with as many elements
-            along it as there are blocks, or without axes. The array that was given, where one was.
+            The scales, of float32 (float64 for float64). Their last axis has length 1 or one
+            element per block, or they have no axes. A given array is returned itself.
         total : array
-            The sum, of an op that returns one.
+            The sum, for an op that returns one.
 
         Raises
         ------
         TypeError
-            For an array of another dtype, or arrays that can't be written, as of JAX.
+            For an array of another dtype, or arrays that can't be written, such as those of JAX.
         ValueError
             For a scale that is not positive and finite, blocks that do not divide the last axis, an
             array of another shape, or a result without axes.
@@ -174,11 +174,11 @@ class Quantizes:
 
 
 class _Quantized:
-    """A call that is under way.
+    """A call in progress.
 
-    now : the op's own call, which is given parts of its arrays.
+    now : the op's own call, which gets parts of its arrays.
     shape : the result's. block : neighbours along the last axis that share a scale, or None.
-    given, number : the scale, where one is.
+    given, number : the scale, if it is known.
     made : the results by name: view, what the caller gave, and what `Call.result` needs.
     """
 
@@ -376,13 +376,13 @@ class _Quantized:
         return self.call.temporary(self.now.leader, shape, dtype)
 
     def _scratch_of_part(self, shape: tuple[int, ...], dtype: int) -> View:
-        """For each thread one, beside each other."""
+        """Allocate one scratch array for each thread, next to each other."""
         outer = self.order[0]
         lengths = (n * self.threads if axis == outer else n for axis, n in enumerate(shape))
         return self._scratch(tuple(lengths), dtype)
 
     def _take_arrays(self) -> None:
-        """The arrays that are computed in parts, and scratch arrays in the place of parts."""
+        """Find the arrays that are computed in parts, and allocate scratch arrays for parts."""
         now, computed, whole = self.now, self.computed, dict(self.now.views)
         self.data = {name: view for name, view in whole.items() if name in now.entry.data}
         self.y = self._scratch_of_part(self.part, computed if self.widens else self.leader.dtype)
@@ -402,7 +402,7 @@ class _Quantized:
                 self.call.run("widen", x=view, y=now.views[name])
 
     def _value(self, part: Part, thread: int) -> View:
-        """Compute what the op makes of a part."""
+        """Compute the op's result for a part."""
         now, (first, *others) = self.now, self.op.results
         outer = self.order[0]
         data = {name: part_of(view, part) for name, view in self.data.items()}
@@ -461,7 +461,7 @@ class _Quantized:
         )
 
     def _find_scales(self, parts: Sequence[Parts]) -> None:
-        """In a pass of its own: the peaks of rows, over all parts that have some of them."""
+        """Find scales in a separate pass: the peaks of rows, over all parts that hold them."""
         is_whole = self.per == "tensor"
         outer = (self.part if is_whole else self.shape)[:-1]
         shape = (*outer, self._pieces, 1)

@@ -1,7 +1,7 @@
-"""Sums over axes, and moments of what counts, which statistics need, too, with their gradients.
+"""Sums over axes and moments, which statistics need, too, with their gradients.
 
-The order of the terms and the error bound are in `src/cpu/reductions/kernels.h`, the formulas with
-weights and a mask in `src/common/reductions/weights.h`.
+The order of the terms and the error bound are in `src/cpu/reductions/kernels.h`; the formulas with
+weights and a mask are in `src/common/reductions/weights.h`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _RESULTS = ("mean", "low", "second", "count")
 
 
 def is_weighted(now: Execution) -> bool:
-    """Whether weights or a mask say how often elements count, or labels for what."""
+    """Tell whether weights or a mask say how often elements count, or labels for which group."""
     return not now.views.keys().isdisjoint(SAVED)
 
 
 def over_x(now: Execution, view: View) -> View:
-    """A number of each result over x's shape; by groups it stays one of each."""
+    """Repeat one number per result over x's shape; with groups nothing repeats."""
     grouped = now.shapes.grouped
     return view.broadcast_to(grouped or now.shapes.whole)
 
@@ -55,10 +55,10 @@ def reduce_moments(
     term: int = IDENTITY,
     pair: int = PRODUCT,
 ) -> None:
-    """Compute moments of x, which is not empty; a total by groups is of a term, others of a pair.
+    """Compute moments of x, which is not empty; totals by groups are of a term, others of a pair.
 
-    results : where to write mean, what its rounding lost ("low"), what becomes of m2 ("second"),
-    and the count. of_m2 : one of `_cpu.OF_M2`, what kernels make of it.
+    results : where to write the mean, what its rounding lost ("low"), what m2 becomes ("second"),
+    and the count. of_m2 : what kernels make of m2, one of `_cpu.OF_M2`.
     """
     given = {name: view for name, view in results.items() if view is not None}
     steps = [validate.steps(view) for view in given.values()]
@@ -77,17 +77,17 @@ def reduce_moments(
 
 
 def _labels(now: Execution, x: View) -> dict[str, Any]:
-    """Find what native functions by groups take besides."""
+    """Find the further arguments of native functions with groups."""
     return {"labels": now.seen("by", x), "op": now.where}
 
 
 def weighted_gradient(now: Execution, to: View, **given: Any) -> None:
-    """The gradient for x, or for the weights, by `src/common/reductions/weights.h`.
+    """Compute the gradient for x, or for the weights, by `src/common/reductions/weights.h`.
 
-    slope : the factor of dy; 1 where none is given.
-    of_mean : what the mean's gradient adds; None: nothing.
-    term : of a sum without a mean. pair : of a sum of terms of x and the weights.
-    to_weights : of a pair, where the weights' gradient goes beside x's; None: nowhere.
+    slope : the factor of dy; 1 by default.
+    of_mean : what the mean's gradient adds, or None.
+    term : the term of a sum without a mean. pair : the pair of a sum of terms of x and the weights.
+    to_weights : where a pair's gradient for the weights goes, beside x's, or None.
     """
     if "slope" not in given:
         shape = now.shapes.grouped or to.shape
@@ -104,7 +104,7 @@ def weighted_gradient(now: Execution, to: View, **given: Any) -> None:
 
 
 def spread_gradient(now: Execution, of_m2: str, **given: Any) -> None:
-    """The gradient for x on a GPU, in one pass over it: of a mean, of what becomes of m2, or both.
+    """Compute the gradient for x on a GPU in one pass: by a mean, by what m2 becomes, or by both.
 
     share, scale : factors of dy and dsecond where both are given.
     """
@@ -113,14 +113,13 @@ def spread_gradient(now: Execution, of_m2: str, **given: Any) -> None:
 
 
 def fill(call: Call, y: View, value: float) -> None:
-    """Write a number to an array."""
     call.run("broadcast", x=call.repeated(value, y), y=y, accumulate=False)
 
 
 #: The bounds of every sum of an array.
 SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46, narrow=2.0**-21)
 
-#: The bounds of sums of gradients that are added up as they are computed, before they are rounded.
+#: The bounds of sums of gradients that are added up before they are rounded.
 GRADIENT_SUM_BOUNDS = SumBounds(ulp=0.5, absolute=2.0**-46)
 
 #: The dtype of sums and statistics of integers: 16 bits would overflow.
@@ -132,7 +131,7 @@ VALID = _cpu.TERMS.index("valid")
 Shape: TypeAlias = tuple[int, ...]
 
 
-#: An op's options say this of an array of a shape. The string begins messages.
+#: A function that finds the axes that options mean for a shape. The string begins messages.
 OverOf: TypeAlias = Callable[[str, Any, Shape], Over]
 
 #: Words that the docstrings of all sums and statistics share.
@@ -140,64 +139,65 @@ TEXTS = """
 Parameters
 ----------
 {data} : array
-    Of float16, bfloat16, float32 or float64; any shape and strides. Integers and booleans are
-    computed as float64, so that integers beyond 2**53 are rounded; lists and scalars are taken as
-    NumPy takes them.
+    Data of dtype float16, bfloat16, float32 or float64, with any shape and strides. Integers and
+    booleans are computed as float64, which rounds integers beyond 2**53; lists and scalars are
+    converted as in NumPy.
 axis : int or tuple of int, optional
-    The axes to reduce, negative ones counted from the last; all of them without any. An empty tuple
-    reduces none.
+    The axes to reduce; negative axes count from the last. By default all axes are reduced; an empty
+    tuple reduces none.
 dtype : dtype, optional
-    Of the result: float16, bfloat16, float32 or float64, by its name or as NumPy, torch or JAX has
-    it; x's without one. It may be wider than x, or narrower, and is what the result alone is
-    rounded to, once: NumPy rounds the elements to it first.
+    The dtype of the result: float16, bfloat16, float32 or float64, by name or as a dtype of NumPy,
+    torch or JAX; by default x's. It may be wider or narrower than x. Only the result is rounded to
+    it, once, whereas NumPy first rounds the elements.
 initial : float, optional
-    What the sum begins with; it is finite, and added before the sum is rounded.
+    A finite number that the sum starts from; it is added before the sum is rounded.
 correction : float
-    Subtracted from the number of elements, or from the sum of the weights: 1 for the unbiased
-    variance.
+    A number that is subtracted from the number of elements, or from the sum of the weights; 1 gives
+    the unbiased variance.
 ddof : float, optional
-    NumPy's name of `correction`; one of the two may be given.
+    NumPy's name for `correction`; only one of the two may be given.
 weights : array, optional
-    How often each element counts: an array that broadcasts to x's shape, or lies along the axes
-    that `axis` names, in its order, as np.average has it; of any dtype that x may have. An
-    element of weight 0 does not count, whatever it is.
+    How often each element counts: an array that broadcasts to x's shape, or one along the axes that
+    `axis` names, in that order, as for np.average. It may have any dtype that x may have. An
+    element with weight 0 does not count, whatever its value.
 skipna : bool, default False
-    Leave out elements that are NaN.
+    If True, leave out elements that are NaN.
 where : array of bool, or bool, optional
-    It broadcasts to x's shape: True where an element counts. The others are not read as numbers:
-    they may be NaN.
+    A mask that broadcasts to x's shape and is True where an element counts. The other elements are
+    ignored and may be NaN.
 by : array of int, optional
-    The group that each element belongs to, from 0 on, or -1 for none, in any order: an array that
-    broadcasts to x's shape, or lies along the axes that `axis` names, in its order. The bits do
-    not depend on the threads. On the CPU alone. NumPy's bools are labels, too, and
-    ``names, labels = np.unique(x, return_inverse=True)`` makes them of strings.
+    The group of each element, from 0 on and in any order, or -1 for none: an array that broadcasts
+    to x's shape, or one along the axes that `axis` names, in that order. NumPy's bools are labels,
+    too; ``names, labels = np.unique(x, return_inverse=True)`` makes labels of strings. The bits do
+    not depend on the threads. Groups work only on the CPU.
 groups : int, optional
-    How many groups there are, where `by` is given: by default the largest label and 1, which has
-    to be told where torch, JAX or dask traces the call. The result has an axis of them, the last
-    one, in the place of the axes that are reduced. A group without elements is one of no elements.
+    The number of groups, if `by` is given. The default is the largest label plus 1; it must be
+    given where torch, JAX or dask traces the call. The result has a last axis of groups instead of
+    the reduced axes. A group without elements gives the result for no elements.
 
 Returns
 -------
 array
-    The {called}, of {data}'s framework and dtype, or the one that `dtype` names; of integers it is
+    The {called}, of {data}'s framework and of its dtype or the given `dtype`; for integers it is
     float64. {nothing}.
 
 Raises
 ------
 TypeError
-    dtype: a `dtype` that is none of these, or that `out` does not have
-    initial: an initial number that is no real number
-    correction: a correction that is no real number
-    ddof: `correction` and `ddof` both given
-    where: a `where` that is not of bool
-    by: a `by` that is not of integers, is traced without `groups`, or not on the CPU
+    dtype: a `dtype` that is unknown or that `out` does not have
+    initial: an initial number that is not real
+    correction: a correction that is not real
+    ddof: both `correction` and `ddof`
+    where: a `where` that is not bool
+    by: a `by` that is not of integers, is traced without `groups`, or is not on the CPU
 ValueError
     initial: an initial number that is not finite
     correction: a correction that is not finite
     weights: weights of another shape
     where: a `where` of another shape
-    by: a `by` of another shape, or with a number that no group has
-    groups: no groups, `keepdims` beside groups, or no axis that is reduced
+    by: a `by` of another shape or with a label that is not a group
+    groups: negative `groups`
+    groups: groups with `keepdims` or without an axis to reduce
 
 References
 ----------
@@ -220,8 +220,8 @@ def add_up(call: Call, x: View, y: View, axes: tuple[int, ...], accumulate: bool
 class AxisSum(CachedOp[P, R]):
     """A sum of a term of an array's elements over some axes.
 
-    term : its number in the kernels' list (src/common/reductions/terms.h).
-    over : which axes the options of a call mean.
+    term : the term's number in the kernels' list (src/common/reductions/terms.h).
+    over : finds the axes from the options of a call.
     """
 
     bounds = SUM_BOUNDS
@@ -265,9 +265,10 @@ class AxisSum(CachedOp[P, R]):
 
 
 class PlainSum(AxisSum[P, R]):
-    """A sum of the elements themselves: its gradient repeats.
+    """A sum of the elements themselves, whose gradient repeats.
 
-    lacks : where `backward` takes gradients of other shapes than the sum's, which axes they lack.
+    lacks : finds the axes that gradients of other shapes than the sum's lack, if `backward` takes
+        such gradients.
     """
 
     args = records(**AxisSum.args, shape=Arg(is_shape=True))
@@ -303,15 +304,15 @@ class PlainSum(AxisSum[P, R]):
         return tuple(named["shape"])
 
     def backward(self, dy: Any, /, *saved: Any, **options: Unpack[Kwargs[Any]]) -> Any:
-        """The gradient, repeated along the axes that were summed over.
+        """Repeat the gradient along the axes that were summed over.
 
-        ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, with the axes that were summed
-        over and that dy lacks: each element adds to one element of the sum alone, by a factor of 1.
+        ``dx = np.broadcast_to(np.expand_dims(dy, axes), shape)``, where axes are those that were
+        summed over and that dy lacks: each element adds to one element of the sum, with factor 1.
 
         Parameters
         ----------
         dy : array or float
-            The gradient with respect to the sum, of its shape; of `unbroadcast`, of any shape that
+            The gradient with respect to the sum, of its shape; for `unbroadcast`, of any shape that
             broadcasts to `shape`.
         shape : tuple of int
             What `forward` saved.
@@ -320,17 +321,17 @@ class PlainSum(AxisSum[P, R]):
         by : array of int, optional
             What `forward` saved. Elements of no group have a gradient of 0.
         x_dtype : dtype, optional
-            What `forward` saved: x's dtype, where it was told another one of the sum.
+            What `forward` saved: x's dtype, if the sum has another one.
 
         Returns
         -------
         array
-            The result: of the shape `shape`, and of dy's framework and dtype, or `x_dtype`. For a
-            number they are `out`'s, or else NumPy's float64, as for integers.
+            The result, of the shape `shape` and of dy's framework and dtype, or `x_dtype`. If dy is
+            a number, they are those of `out`, or otherwise NumPy's float64, as for integers.
 
         Notes
         -----
-        No value is rounded, but to `x_dtype`; with `accumulate` the sum is, once.
+        Values are rounded only to `x_dtype`, and with `accumulate` the sum is rounded once.
 
         Examples
         --------

@@ -1,9 +1,9 @@
-"""`backward.backward` of ops whose spec has none, and `jvp`.
+"""`backward.backward` for ops that do not define it, and `jvp`.
 
-Arrays are checked as calls of `backward` and of the op check them. Then a kernel runs, where there
-is one for all of the call (`src/common/second/second.h`): it is replayed as calls of other entry
-points are. Anything else is computed by the op's formula, in the arithmetic of the arrays' own
-framework (`fastact.derivatives`), and not cached.
+Arrays are checked as in calls of `backward` and of the op. Then a kernel runs, if there is one for
+the whole call (`src/common/second/second.h`); it is replayed like calls of other entry points.
+Anything else is computed by the op's formula, in the arithmetic of the arrays' own framework
+(`fastact.derivatives`), and is not cached.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .execute import Execution, said_by
 from .op import arrays_of, result_of
 from .spec import Spec, spec_of
 
-_ELEMENT = TERMS.index("identity")  # of a sum
+_ELEMENT = TERMS.index("identity")  # the term of a sum
 
 
 class Second(CachedCall):
-    """The gradients of `backward`: of what comes back, and of what was saved.
+    """The gradients of `backward` with respect to its incoming gradients and to what was saved.
 
-    Takes what comes back to the gradients of `backward`, None for 0, and then what `backward`
-    takes. Gives a gradient for each of the results' gradients, and for each saved array that has
-    one, None where that was not given. What `forward` made besides, as a norm's statistics, counts
-    as made of the arrays: it has no gradient of its own. ``out`` is a tuple of them all, where None
-    skips one; ``accumulate=True`` adds to it.
+    The arguments are the gradients with respect to the results of `backward`, with None for 0, and
+    then the arguments of `backward`. The results are one gradient for each incoming gradient, and
+    for each saved array that has one, or None if it was not given. What `forward` computed besides,
+    such as a norm's statistics, depends on the arrays and has no gradient of its own. ``out`` is a
+    tuple for all of them, where None skips one; ``accumulate=True`` adds to it.
     """
 
     def __init__(self, op: Any) -> None:
@@ -56,8 +56,8 @@ class Second(CachedCall):
         self.point = Entry(where, self.__signature__, gives, skips=True)
         self.backward = partial(no_third, where)
         super().__init__(self._serve, op.entry_point("backward"), "backward")
-        #: The entry point, which gives None where no kernel is for all of the call: for torch's
-        #: tensors, whose own formula is computed otherwise.
+        #: The entry point for torch's tensors, which gives None if no kernel does the whole call;
+        #: the formula is then computed elsewhere.
         self.by_kernel = CachedCall(partial(self._serve, by_kernel=True), self, "by_kernel")
 
     def __reduce__(self) -> Any:
@@ -82,7 +82,7 @@ class Second(CachedCall):
         return tuple(results) if len(results) > 1 else results[0]
 
     def _ddx(self, now: Execution, options: Any) -> dict[str, str]:
-        """Check what comes back; give its names by the arguments of the gradients."""
+        """Check incoming gradients; return their names by the arguments of the gradients."""
         found = {}
         for gradient, name in zip(self.op.gradients, self.op.differentiated, strict=True):
             label, view = f"d{gradient}", now.view(gradient)
@@ -90,13 +90,13 @@ class Second(CachedCall):
             if value is None:
                 continue
             if view is None:
-                raise ValueError(f"{now.where}: {label} must be None, for there is no {name}")
+                raise ValueError(f"{now.where}: {label} must be None, as there is no {name}")
             now.call.take(label, value, name, view)
             found[name] = label
         return found
 
     def _outputs(self, now: Execution, outs: Sequence[Any]) -> dict[str, View]:
-        """Check the arrays to write; give their views by what they are the gradients of."""
+        """Check the arrays to write; return their views by what they are the gradients of."""
         views: dict[str, View] = {}
         found = {}
         names = (*self.incoming, *self.op.moving)
@@ -105,7 +105,7 @@ class Second(CachedCall):
                 continue
             label = validate.out_name(i, outs)
             if name not in now.views:
-                raise ValueError(f"{now.where}: {label} must be None, for there is no {name}")
+                raise ValueError(f"{now.where}: {label} must be None, as there is no {name}")
             found[name], _ = now.call.output(label, out, name)
             validate.apart(now.where, label, found[name], views)
             views[label] = found[name]
@@ -114,14 +114,14 @@ class Second(CachedCall):
     # --- by a kernel ------------------------------------------------------------------------------
 
     def _has_kernel(self, now: Execution, ddx: Mapping[str, str], is_quick: bool) -> bool:
-        """Whether one is for all of a call. is_quick: and takes less time than the formula may."""
+        """Tell whether a kernel does the whole call and, if is_quick, beats the formula."""
         x, weight = now.views[now.leader], now.views.get("weight")
         if self.op.traits.second is None or [*ddx] != [self.op.differentiated[0]] or now.activation:
             return False
         if any(n in now.views for n in {*self.op.moving} - {now.leader, "weight", "bias"}):
             return False
         if weight is not None and (weight.dtype != x.dtype or x.itemsize < 4):
-            return False  # its gradient is the sum of numbers that lie in x's dtype
+            return False  # its gradient is the sum of numbers in x's dtype
         is_any = not is_quick or now.call.is_on_gpu
         return is_any or _runs_along_rows(now.seen(now.leader), now.shapes.axes)
 
@@ -177,7 +177,7 @@ class Second(CachedCall):
             return [_written(d, out) for d, out in zip(made, options.out, strict=True)]
 
     def _found(self, now: Execution, ddx: Mapping[str, Any], m: Any) -> list[tuple[Any, Any]]:
-        """Each gradient, and an array of its dtype."""
+        """Compute each gradient, with an array of its dtype."""
         op = self.op
         dys = [_array(now, name, m) for name in self.incoming]
         told = vars(now.options)
@@ -201,7 +201,7 @@ def no_third(where: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Compute what calling an op gives, and its tangent."""
+    """Compute the result of calling an op, and its tangent."""
     spec, point, where = spec_of(op), op.entry_points["call"], op._where("jvp")
     _no_out(where, kwargs)
     with said_by(where, op.entry_points["forward"].where):
@@ -213,7 +213,7 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             told = vars(now.options)
             for name in op.traits.unrecorded:
                 if told[name]:
-                    raise TypeError(f"{where}: {name} must be False, for its result has no tangent")
+                    raise TypeError(f"{where}: {name} must be False, as its result has no tangent")
             order = [n for n in (*point.arrays, *point.defaults) if n in now.call.arrays]
             for name in order:
                 if name in spec.of:
@@ -241,12 +241,12 @@ def jvp(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def only_tangent(op: Any, tangents: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The tangent of an op with one array, checked."""
+    """Check the tangent of an op with one array."""
     given = tangents[0] if type(tangents) is tuple and len(tangents) == 1 else tangents
     if len(args) == 1 and "out" not in kwargs and hasattr(given, "dtype"):
         (x,) = args
         if hasattr(x, "dtype") and x.shape == given.shape and x.dtype == given.dtype:
-            return given  # soon, for most
+            return given  # the short way for most calls
     spec, where = spec_of(op), op._where("jvp")
     named = spec.named(args, kwargs)
     _no_out(where, named)
@@ -262,7 +262,7 @@ def _no_out(where: str, named: Mapping[str, Any]) -> None:
 def _checked_tangents(
     where: str, spec: Spec, named: Mapping[str, Any], given: Any
 ) -> dict[str, Any]:
-    """One for each array that has a gradient, by its name: of its shape and dtype, or None."""
+    """Check one tangent for each array that has a gradient, of its shape and dtype, or None."""
     arrays = {n: _native(value) for n, value in named.items() if n in spec.of and value is not None}
     given = tuple(map(_native, given if isinstance(given, tuple | list) else (given,)))
     if len(given) != len(arrays):
@@ -284,7 +284,7 @@ def _checked_tangents(
 
 
 def _native(array: Any) -> Any:
-    """An array in the byte order that kernels read, as its values are what counts."""
+    """Put an array into the byte order that kernels read; only its values matter."""
     return in_native_order(array) if isinstance(array, np.ndarray) else array
 
 
@@ -292,7 +292,7 @@ def _native(array: Any) -> Any:
 
 
 def _operations(now: Execution) -> Any:
-    """The arithmetic of the call's arrays, which no plan repeats."""
+    """Find the arithmetic of the call's arrays, which no plan repeats."""
     now.call.reads_values()
     array = next(iter(now.call.arrays.values()))
     xp = np if now.call.framework is NUMPY else namespace(array)
@@ -306,9 +306,9 @@ def _operations(now: Execution) -> Any:
 
 
 def _array(now: Execution, name: str, m: Any, options: Any = None) -> Any:
-    """An array of the call; a number in its place becomes one. None: it is not there.
+    """Find an array of the call, or None; a number in its place becomes an array.
 
-    options : that have the number; None: the call's own.
+    options : the options with the number; by default the call's own.
     """
     if name not in now.views:
         return None
@@ -321,7 +321,7 @@ def _array(now: Execution, name: str, m: Any, options: Any = None) -> Any:
 
 
 def _runs_along_rows(view: View, over: Sequence[int]) -> bool:
-    """Whether rows lie in memory one after the other, each in one piece."""
+    """Tell whether rows are contiguous and follow each other in memory."""
     step = view.itemsize
     for axis in range(view.ndim - 1, view.ndim - 1 - len(over), -1):
         if axis not in over or (view.shape[axis] > 1 and view.strides[axis] != step):
@@ -331,7 +331,7 @@ def _runs_along_rows(view: View, over: Sequence[int]) -> bool:
 
 
 def _value(found: tuple[Any, Any], out: Any, accumulate: bool, m: Any) -> Any:
-    """A gradient, or what it is together with the caller's array, in memory of its own."""
+    """Return a gradient, or its sum with the caller's array, in new memory."""
     made, like = found
     if made is None:
         return None
@@ -341,7 +341,7 @@ def _value(found: tuple[Any, Any], out: Any, accumulate: bool, m: Any) -> Any:
 
 
 def _written(made: Any, out: Any) -> Any:
-    """A gradient in the caller's array, where there is one."""
+    """Write a gradient to the caller's array, if there is one."""
     if made is None or out is None:
         return made
     out[...] = made

@@ -18,9 +18,9 @@ from .op import Op, P, R, records
 
 @docstrings.composes
 class CachedEntry(_cpu.CachedCall):
-    """An entry point of an op: the method of its name is a part of its documentation.
+    """An entry point of an op, documented in part by the method of its name.
 
-    Of one with a dot, "backward.backward", the method has a name of its own.
+    The method of "backward.backward" has another name, without the dot.
     """
 
     def __init__(self, op: Any, name: str) -> None:
@@ -41,9 +41,9 @@ class CachedOp(Op[P, R], _cpu.CachedCall):
 
     The cache (src/cpu/binding/call_cache.pyx) stands before the entry points. `_run_forward(now)`,
     `_run_backward(now)`, ... run the kernels of an entry point, and calling the op does what
-    `forward` does. Where there is no such method, one native function does it, the one that
-    `kernels` names, with arguments by their names. The method that has an entry point's name is
-    typed and documented alone.
+    `forward` does. Without such a method, the native function that `kernels` names runs, with
+    arguments found by name. The method with an entry point's name has only its types and
+    documentation.
     """
 
     backward: Callable[..., Any]
@@ -53,7 +53,7 @@ class CachedOp(Op[P, R], _cpu.CachedCall):
         self._enter_points()
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, tuple[Any, ...]]:
-        """The op's value, as calling the op gives it, and the tuple that `backward` needs."""
+        """Return the result of calling the op, and the tuple that `backward` needs."""
 
     def _serve(self, entry: str, *args: Any, **kwargs: Any) -> Any:
         return execute(self.entry_points[entry], *args, **kwargs)
@@ -71,15 +71,15 @@ class CachedOp(Op[P, R], _cpu.CachedCall):
     ) -> None:
         """Enter the three entry points, and others.
 
-        `backward` takes what comes in, dy by default, what is saved, and the options of the call.
+        `backward` takes incoming gradients (dy by default), what is saved, and the call's options.
 
-        front : what is saved and given by position alone; None: arrays that the call takes so, and
-        results, as far as these lead.
+        front : saved arrays that are positional only; by default the leading ones that are results
+        or are positional only in the call.
         but : options of the call that `backward` does not take, besides arrays that are not saved.
-        told : others that it takes, with their defaults.
-        forward : None: what calling the op takes.
-        extra : as many more outputs may be given to `forward`; None: all that are saved.
-        unasked : of so many of the last gradients `out` need not speak.
+        told : further options of `backward`, with their defaults.
+        forward : the signature of `forward`; by default that of the call.
+        extra : the number of further outputs that `forward` takes; by default all that are saved.
+        unasked : the number of last gradients that `out` may omit.
         """
         call, results, gradients = self.__signature__, self.results, self.gradients
         if front is None:
@@ -124,29 +124,29 @@ class CachedOp(Op[P, R], _cpu.CachedCall):
             vars(self.entry_point("backward"))["backward"] = second.Second(self)
 
     def jvp(self, *args: Any, tangents: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Return what calling the op gives, and its derivative in a direction: forward mode.
+        """Return the result of calling the op, and its derivative in a direction (forward mode).
 
         Parameters
         ----------
         *args : array
             As for the call.
         tangents : array or tuple
-            The direction: for each array that has a gradient, in the order of the call, one of its
-            shape and dtype, or None for 0. The array itself, where there is one.
+            The direction: for each array that has a gradient, in the order of the call, an array of
+            its shape and dtype, or None for 0. For a single array no tuple is needed.
         **kwargs
             As for the call, without `out`.
 
         Returns
         -------
         y : array
-            What calling the op gives.
+            The result of calling the op.
         dy : array
-            Its derivative, of its shape and dtype, as accurate as what `backward` gives.
+            The derivative of y, of its shape and dtype, as accurate as the result of `backward`.
 
         Raises
         ------
         TypeError
-            If `out` is given, or a tangent is no array, lacks, or has another dtype.
+            If `out` is given, or if a tangent is missing, is not an array, or has another dtype.
         ValueError
             If a tangent has another shape.
 

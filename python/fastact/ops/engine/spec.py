@@ -1,4 +1,4 @@
-"""Facts that a bridge reads off an op, once for each op: which gradient is whose."""
+"""Facts that a bridge reads off an op, once per op: which gradient belongs to which argument."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -12,17 +12,16 @@ from .op import Op
 class Spec:
     """An op's arguments, and which gradient belongs to which.
 
-    of : for an argument with a gradient, the place of that among the gradients of `backward`, which
-        the results' gradients follow.
-    composed : the arguments whose gradient is found by the op's formula alone.
-    incoming : the arguments of `backward` that are gradients; one that is named "dy" alone stands
-        for all results.
-    differentiates : `backward` has a `backward` of its own, for all that it takes.
-    kept : what `forward` makes besides the results and `moving` of the op has.
+    of : for an argument with a gradient, its place among the gradients of `backward`, after which
+        come the results' gradients.
+    composed : the arguments whose gradient only the op's formula gives.
+    incoming : the arguments of `backward` that are gradients; a single "dy" stands for all results.
+    differentiates : whether `backward` has its own `backward`, for all its arguments.
+    kept : what `forward` makes besides the results and is among the op's `moving`.
     by_kernel : second derivatives by one kernel, or None.
-    of_second : of what `backward` takes, incoming and saved, the places of what has a gradient by
-        the kernel of second derivatives.
-    saves_in_order : whether `backward` takes them, and what is saved, by position.
+    of_second : the places, among the incoming and saved arguments of `backward`, of those with a
+        gradient by the kernel of second derivatives.
+    saves_in_order : whether `backward` takes incoming and saved arguments by position.
     """
 
     def __init__(self, op: Any) -> None:
@@ -56,7 +55,7 @@ class Spec:
         self.told = (self.backward_takes | own) - given
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by name; what is wrong with them, the op itself finds."""
+        """Name the arguments of a call; the op itself finds what is wrong with them."""
         call = self.op.entry_points["call"]
         kwargs = by_our_names(self.where, kwargs, call.defaults)
         return {**dict(zip(call.leading, args, strict=False)), **kwargs}
@@ -64,9 +63,9 @@ class Spec:
     def arguments(
         self, incoming: Sequence[Any], saved: Sequence[Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Arrange what `backward` takes before its options, by position and by keyword.
+        """Arrange the arguments of `backward` before its options, by position and by keyword.
 
-        A gradient that autograd has none of is 0.
+        A missing gradient of autograd is 0.
         """
         if len(self.incoming) < len(incoming):
             incoming = (tuple(incoming),)
@@ -85,9 +84,9 @@ class Spec:
         options: Mapping[str, Any],
         empty_like: Callable[[Any], Any],
     ) -> list[Any]:
-        """The gradients of `backward`: those that are wanted of `incoming` and `saved`, else None.
+        """Compute the wanted gradients of `backward`, of `incoming` and `saved`, None for others.
 
-        ddx : what comes back to the gradients that it gives.
+        ddx : the gradients with respect to the results of `backward`.
         """
         given = zip((*incoming, *saved), wanted, strict=True)
         outs = [empty_like(value) if wants else None for value, wants in given]
@@ -104,9 +103,9 @@ class Spec:
         options: Mapping[str, Any],
         empty_like: Callable[[Any], Any],
     ) -> list[Any] | None:
-        """Compute them by one kernel, where there is one for all of it, else None.
+        """Compute them by one kernel if there is one for the whole call, or return None.
 
-        ddx : by the arguments of the gradients. tensors : incoming and saved.
+        ddx : the same, by the arguments of the gradients. tensors : incoming and saved.
         """
         op, dy = self.op, tensors[0]
         if self.by_kernel is None or len(ddx) > 1 or dy is None:
@@ -129,5 +128,5 @@ class Spec:
         return found
 
 
-#: The facts of an op, which are found once.
+#: Find the facts of an op, once.
 spec_of: Callable[[Op[..., Any]], Spec] = cache(Spec)

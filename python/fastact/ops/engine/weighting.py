@@ -1,6 +1,6 @@
-"""The counts of elements of x: weights, a mask named `where`, and groups, named `by`.
+"""How elements of x count: weights, a mask named `where`, and groups, named `by`.
 
-The formulas are in `src/common/reductions/weights.h`, and what becomes of groups in
+The formulas are in `src/common/reductions/weights.h`, and those of groups are in
 `src/cpu/reductions/grouped.cpp`.
 """
 
@@ -25,12 +25,12 @@ ROLES: Mapping[str, Role] = MappingProxyType(
     {"weights": validate.WEIGHTS, "where": validate.COUNTS}
 )
 
-#: `forward` saves these of them, in this order.
+#: The arguments that `forward` saves, in this order.
 SAVED = (*ROLES, "by")
 
 
 def read_what_counts(where: str, arrays: dict[str, Any]) -> None:
-    """Read weights and a mask among the arrays as they are, whatever their dtype."""
+    """Read weights and a mask among the arrays, whatever their dtype."""
     if arrays.get("where") is True:
         del arrays["where"]
     if isinstance(labels := arrays.get("by"), list) and str in map(type, labels):
@@ -44,7 +44,7 @@ def read_what_counts(where: str, arrays: dict[str, Any]) -> None:
 
 
 def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, ...]) -> None:
-    """Refuse a mask that does not say of each element of x whether it counts."""
+    """Refuse a mask that is not bool or does not broadcast to x."""
     if dtype not in validate.COUNTS.also:
         raise validate.wrong_dtype(where, "where", dtype, validate.COUNTS.also)
     _axes.check_repeats(where, "where", shape, of_x)
@@ -53,10 +53,10 @@ def check_mask(where: str, dtype: str, shape: tuple[int, ...], of_x: tuple[int, 
 def places_of(
     where: str, axis: Any, shape: tuple[int, ...], of_x: tuple[int, ...], name: str = "weights"
 ) -> tuple[int, ...]:
-    """For each axis of x the one of weights, or of what has another name, of this shape, or -1.
+    """Find, for each axis of x, the axis of weights (or another `name`) of this shape, or -1.
 
-    They are of x's shape, or along the axes that `axis` names, in its order, as np.average has
-    them, or else broadcast.
+    They have x's shape, or lie along the axes that `axis` names, in its order, as for np.average,
+    or else broadcast.
     """
     ndim = len(of_x)
     over = _axes.axes(where, axis, ndim)
@@ -78,7 +78,7 @@ def places_of(
 
 
 def placed(array: Any, places: tuple[int, ...], m: Any = np) -> Any:
-    """An array with the axes of x, at the places that `places_of` gives; m: whose array it is."""
+    """Give an array the axes of x, by the result of `places_of`; m: the array's module."""
     order = tuple(axis for axis in places if axis >= 0)
     if order != tuple(sorted(order)):
         array = m.transpose(array, order)
@@ -86,12 +86,12 @@ def placed(array: Any, places: tuple[int, ...], m: Any = np) -> Any:
 
 
 def groups_in(labels: Any) -> int:
-    """The number of groups that labels have."""
+    """Count the groups that labels name."""
     return int(np.max(np.asarray(labels), initial=-1)) + 1
 
 
 def untold(where: str) -> TypeError:
-    """The error for a number of groups that nobody tells, nor labels that have no values."""
+    """Make the error for a missing number of groups where labels have no values."""
     return TypeError(
         f"{where}: groups must be given with by: labels are not read in calls of JAX, nor of torch "
         f"and dask where they are traced or lazy"
@@ -99,17 +99,17 @@ def untold(where: str) -> TypeError:
 
 
 def by_groups(call: Any, options: Any, over: Over) -> Over:
-    """Put groups in the place of the axes that are reduced, where a call has labels."""
+    """Replace the reduced axes by groups if a call has labels."""
     where, labels = call.where, call.views.get("by")
     groups = getattr(options, "groups", None)
     if labels is None:
         if groups is not None:
-            raise TypeError(f"{where}: groups, how many there are, must come with by")
+            raise TypeError(f"{where}: groups must come with by")
         return over
     device = call.place.device if isinstance(call, Call) else (devices.CPU, 0)
     if device[0] != devices.CPU:
         came = validate.device_name(device)
-        raise TypeError(f"{where}: by must be None but on the CPU, where groups run, got {came}")
+        raise TypeError(f"{where}: by must be None except on the CPU, got {came}")
     if groups is None:
         if not (isinstance(call, Call) and call.framework.computes):
             raise untold(where)
@@ -122,8 +122,8 @@ def by_groups(call: Any, options: Any, over: Over) -> Over:
         raise ValueError(f"{where}: keepdims must be False with by, whose groups are an axis")
     if not over.axes or ndim == _axes.MOST:
         raise ValueError(
-            f"{where}: with by x must have an axis that is reduced and at most {_axes.MOST - 1} "
-            f"axes, got axis {validate.describe(options.axis)} of {ndim}"
+            f"{where}: x must have an axis to reduce and at most {_axes.MOST - 1} axes with by, "
+            f"got axis {validate.describe(options.axis)} of {ndim}"
         )
     kept = _axes.reduced(over.whole, over.axes, keepdims=True)
     return over._replace(

@@ -1,8 +1,8 @@
-"""The modules of torch.nn that fastact computes, under their names, `convert` and `revert`.
+"""Modules of torch.nn that fastact computes, under the same names, with `convert` and `revert`.
 
-Each is derived from torch's class: constructor and `state_dict` are torch's own, and the repr is
-torch's behind ``fastact.torch.nn.``. Norms, linear and convolutional layers take an activation as
-well: ``LayerNorm(768, activation="gelu")``.
+Each is derived from torch's class. The constructor and `state_dict` are torch's own, and the repr
+is torch's, after ``fastact.torch.nn.``. Norms, linear and convolutional layers also take an
+activation: ``LayerNorm(768, activation="gelu")``.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """Activations as modules: a class for each activation of `fastact.ops`.
 
-No activation is named here: torch's class is the one of the same name, and the attributes of its
-modules are the op's parameters. What torch.nn lacks takes the op's parameters.
+No activation is named here. torch's class is the one of the same name, whose modules have the op's
+parameters as attributes. A class that torch.nn lacks takes the op's parameters.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ACTIVATIONS = {op.name: op for op in fa.ops.values() if op.family == "activation
 
 
 class ActivationModule(Module):
-    """The part that the modules of all activations share.
+    """The base of the modules of all activations.
 
-    op : of `fastact.ops`, by its name.
-    takes : the parameters of torch's constructor that the op does not have, and their defaults.
+    op : the name of the op in `fastact.ops`.
+    takes : the parameters of torch's constructor that the op lacks, and their defaults.
     """
 
     op: str
@@ -34,7 +34,7 @@ class ActivationModule(Module):
 
     @classmethod
     def options(cls, module: torch.nn.Module) -> dict[str, Any]:
-        """The op's parameters, which are attributes of the module."""
+        """Return the op's parameters, which are attributes of the module."""
         return {name: getattr(module, name) for name in ACTIVATIONS[cls.op].parameters}
 
     @classmethod
@@ -52,7 +52,7 @@ class ActivationModule(Module):
         if not self.inplace:
             return op(input, **options)  # type: ignore[no-any-return]
         if torch.is_grad_enabled() and input.requires_grad:
-            # The op's derivative needs x, which would be gone. torch's is made of y for some.
+            # The op's derivative needs x, which would be lost; torch computes some from y.
             return super().forward(input)  # type: ignore[no-any-return]
         return op(input, **options, out=input)  # type: ignore[no-any-return]
 
@@ -74,7 +74,7 @@ class _Own(ActivationModule):
 
 
 def _class_for(op: Any) -> type[ActivationModule]:
-    members = {"op": op.name, "__module__": __name__, "__doc__": f"`fastact.{op.name}`."}
+    members = {"op": op.name, "__module__": __name__, "__doc__": f"Module of `fastact.{op.name}`."}
     names = [name for name in dir(torch.nn) if name.lower() == op.name.replace("_", "")]
     if not names:
         return type("".join(map(str.capitalize, op.name.split("_"))), (_Own,), members)

@@ -1,4 +1,4 @@
-"""Linear and convolutional layers whose bias and activation are one pass over the product."""
+"""Linear and convolutional layers that add bias and activation in one pass over the product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "Linear"]
 
 
 def _bias_act(product: Tensor, bias: Tensor | None, axis: int, fused: Any) -> Tensor:
-    """The activation of a product and a bias, if there is one."""
+    """Apply the activation to a product and a bias, if there is one."""
     if bias is not None:
         return fa.bias_act(product, bias, axis=axis, **fused)  # type: ignore[no-any-return]
     op, options = fused["activation"], {n: v for n, v in fused.items() if n != "activation"}
@@ -25,7 +25,7 @@ def _bias_act(product: Tensor, bias: Tensor | None, axis: int, fused: Any) -> Te
 
 
 class Linear(WithActivation, torch.nn.Linear):
-    """`torch.nn.Linear` with an activation; without one it is torch's."""
+    """`torch.nn.Linear` with an activation; without one it is the same as torch's."""
 
     def forward(self, input: Tensor) -> Tensor:
         if len(self.fused) == 0:  # dynamo takes an empty mapping for true
@@ -43,12 +43,12 @@ class _Conv(WithActivation, conv._ConvNd):
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):
-    """`torch.nn.Conv1d` with an activation; without one it is torch's."""
+    """`torch.nn.Conv1d` with an activation; without one it is the same as torch's."""
 
 
 class Conv2d(_Conv, torch.nn.Conv2d):
-    """`torch.nn.Conv2d` with an activation; without one it is torch's."""
+    """`torch.nn.Conv2d` with an activation; without one it is the same as torch's."""
 
 
 class Conv3d(_Conv, torch.nn.Conv3d):
-    """`torch.nn.Conv3d` with an activation; without one it is torch's."""
+    """`torch.nn.Conv3d` with an activation; without one it is the same as torch's."""

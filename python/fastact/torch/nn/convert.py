@@ -1,4 +1,4 @@
-"""Models of torch made to compute by fastact, in place, and by torch again."""
+"""Conversion of torch models to fastact, in place, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Report", "convert", "revert"]
 #: A class of torch.nn, or its name.
 Kind: TypeAlias = "str | type[torch.nn.Module]"
 
-#: Modules to convert: classes of torch's, or a function of a module's name and the module.
+#: Modules to convert: torch's classes, or a function of a module's name and the module.
 Only: TypeAlias = "Kind | Collection[Kind] | Callable[[str, torch.nn.Module], bool] | None"
 
 
@@ -31,7 +31,7 @@ def _derived(cls: type[Module]) -> Iterator[type[Module]]:
         yield from _derived(derived)
 
 
-#: The class that takes the place of each of torch's classes.
+#: The class that replaces each of torch's classes.
 REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
     base: cls
     for cls in _derived(Module)
@@ -41,22 +41,21 @@ REPLACEMENTS: dict[type[torch.nn.Module], type[Module]] = {
 }
 REPLACEMENTS[torch.nn.SyncBatchNorm] = sync_batch_norm.SyncBatchNorm
 
-#: The class whose place each of ours takes.
+#: The class that each of ours replaces.
 _ORIGINALS: dict[Any, type[torch.nn.Module]] = {cls: base for base, cls in REPLACEMENTS.items()}
 
-# Without an activation behind it such a layer is torch's, whatever its class.
+# Without an activation behind it, such a layer is torch's, whatever its class.
 _LAYERS = tuple(base for base, cls in REPLACEMENTS.items() if cls.__module__ == bias.__name__)
 
 
 @dataclass
 class Report:
-    """A report of what `convert` or `revert` did.
+    """A report of what `convert` or `revert` did, by the names of modules.
 
-    converted : the modules that fastact computes now, or torch again, by their names, and their
-        classes.
-    fused : the modules that now have the one behind them inside, and what that activation is.
-    parted : the modules that have it behind them again.
-    left : modules that fastact has, or torch, but not as this one is, and why.
+    converted : the new classes of the modules that fastact, or torch again, now computes.
+    fused : the layers that now apply the activation behind them, with that activation.
+    parted : the layers whose activation is behind them again.
+    left : the modules that were left as they are, and why.
     """
 
     converted: dict[str, str] = field(default_factory=dict)
@@ -73,45 +72,45 @@ class Report:
 
 
 def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
-    """Let fastact compute the modules of a model, where it has them, in place.
+    """Let fastact compute the modules of a model that it has, in place.
 
-    Modules get another class and stay what they are: parameters, buffers, hooks, training mode and
-    the keys of `state_dict` do not change, and what is shared stays so. In a `torch.nn.Sequential`
-    an activation behind a norm, a linear or a convolutional layer is computed by that layer, and an
-    identity is left in its place. Converting again changes nothing.
+    Modules only get another class: parameters, buffers, hooks, training mode and the keys of
+    `state_dict` do not change, and shared modules stay shared. In a `torch.nn.Sequential`, an
+    activation behind a norm, a linear or a convolutional layer is computed by that layer, and an
+    identity takes its place. Converting again changes nothing.
 
     Parameters
     ----------
     model : torch.nn.Module
-        It is changed.
+        The model, which is changed.
     only : class, its name, a collection of these, or function, optional
-        Which modules to convert: classes of torch.nn, such as ``"LayerNorm"``, or a function of a
+        The modules to convert: classes of torch.nn, such as ``"LayerNorm"``, or a function of a
         module's name and the module.
 
     Returns
     -------
     Report
-        What was converted, fused, and left, and why; print it.
+        What was converted and fused, and what was left and why, in a form to print.
 
     Notes
     -----
-    These modules are left: subclasses of torch's classes, which may compute something else, among
-    them parametrized modules; modules whose `forward` somebody has replaced; lazy modules before
-    their first call, which would give them torch's class again; modules that torch computes
-    whatever their class; and, unless `only` asks for them, `torch.nn.LSTM` without a projection,
-    which is faster in torch, and `torch.nn.Dropout`, whose random numbers are others here.
+    These modules are left: subclasses of torch's classes, such as parametrized modules, because
+    they may compute something else; modules whose `forward` has been replaced; lazy modules before
+    their first call, which would restore torch's class; and modules that torch computes in any
+    case. Unless `only` asks for them, `convert` also leaves `torch.nn.LSTM` without a projection,
+    which is faster in torch, and `torch.nn.Dropout`, whose random numbers differ here.
 
-    An activation stays apart from the layer before it where anybody could see the array between
-    them: where the layer has hooks on its output, where the activation has hooks, parameters or
-    buffers, where the layer has a second place in the model, or where the sequence's own `forward`
-    was replaced. Called by itself, as ``model.layers[0](x)``, a fused layer applies the activation
-    too; `only` can spare such a layer.
+    An activation is not fused if anything could see the array between it and the layer before it:
+    if the layer has hooks on its output, if the activation has hooks, parameters or buffers, if the
+    layer occurs twice in the model, or if the sequence's own `forward` was replaced. A fused layer
+    that is called alone, as ``model.layers[0](x)``, also applies the activation; `only` can exclude
+    it.
 
-    In 16 bits a fused result is rounded once instead of twice.
+    For 16-bit data a fused result is rounded once instead of twice.
 
     See Also
     --------
-    revert : undoes it.
+    revert : Undoes the conversion.
     """
     _check_model("convert", model)
     chosen, report = _chosen(only), Report()
@@ -126,30 +125,30 @@ def convert(model: torch.nn.Module, *, only: Only = None) -> Report:
 
 
 def revert(model: torch.nn.Module) -> Report:
-    """Let torch compute the modules of a model again that `convert` made fastact compute, in place.
+    """Undo `convert`, in place: let torch compute the modules of a model again.
 
-    Modules get torch's class back, and stay what they are. An activation that a layer had inside
-    is behind it again, the very module that was there before. Reverting again changes nothing.
+    Modules get torch's class back and are otherwise unchanged. A fused activation is behind its
+    layer again, as the same module as before. Reverting again changes nothing.
 
     Parameters
     ----------
     model : torch.nn.Module
-        It is changed.
+        The model, which is changed.
 
     Returns
     -------
     Report
-        What was converted, parted, and left, and why; print it.
+        What was converted and parted, and what was left and why, in a form to print.
 
     Notes
     -----
-    These modules are left: those of which torch has none, as `Lisht`; subclasses of fastact's
-    classes; modules whose `forward` somebody has replaced; and layers whose activation did not come
-    from the place behind them, or where hooks look at one of the two now.
+    These modules are left: modules that torch lacks, such as `Lisht`; subclasses of fastact's
+    classes; modules whose `forward` has been replaced; and layers whose activation did not come
+    from the module behind them, or that now have hooks on either of the two.
 
     See Also
     --------
-    convert : does what this undoes.
+    convert : Does what this undoes.
     """
     _check_model("revert", model)
     report, places = Report(), _places(model)
@@ -171,7 +170,7 @@ def _check_model(function: str, model: Any) -> None:
 
 
 def _places(model: torch.nn.Module) -> Counter[int]:
-    """In how many places of a model each module is."""
+    """Count the places of each module in a model."""
     return Counter(id(child) for module in model.modules() for child in module._modules.values())
 
 
@@ -186,7 +185,7 @@ def _chosen(only: Only) -> Callable[[str, torch.nn.Module], bool]:
 
 
 def _class_of(kind: Any) -> type[torch.nn.Module]:
-    """The class of torch's that is asked for by its name, by itself, or by ours."""
+    """Find torch's class, given that class, its name, or our class."""
     if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
         return _ORIGINALS.get(kind, kind)
     named = {cls.__name__: cls for cls in REPLACEMENTS}
@@ -214,7 +213,7 @@ def _convert(name: str, module: torch.nn.Module, report: Report, *, asked_for: b
             report.left[name] = f"{type(module).__name__}: fastact.torch.kernelize takes it"
         return
     if _has_own_forward(module):
-        report.left[name] = f"{cls.__name__}: its forward is another one"
+        report.left[name] = f"{cls.__name__}: its forward was replaced"
         return
     if reason := cls.leaves(module) or (not asked_for and cls.unasked_for(module)):
         report.left[name] = f"{cls.__name__}: {reason}"
@@ -237,7 +236,7 @@ def _fuse_neighbours(
     chosen: Callable[[str, torch.nn.Module], bool],
     report: Report,
 ) -> None:
-    """Take activations of a sequence into the layers before them."""
+    """Fuse activations of a sequence into the layers before them."""
     if type(sequence).forward is not torch.nn.Sequential.forward or _has_own_forward(sequence):
         return
     for names, following, layer, activation in _neighbours(name, sequence):
@@ -263,7 +262,7 @@ def _fuse_neighbours(
             assert isinstance(layer, WithActivation)
             layer.fuse(ACTIVATIONS[activation.op], activation.options(activation))
             stand_in: Any = torch.nn.Identity().train(activation.training)
-            stand_in.stands_for = (activation,)  # in a tuple, where nobody looks for modules
+            stand_in.stands_for = (activation,)  # in a tuple, where torch does not look for modules
             sequence._modules[following] = stand_in
             report.converted.pop(names[1], None)
             report.fused[names[0]] = f"{type(layer).__name__} with {_own_repr(activation)}"
@@ -272,7 +271,7 @@ def _fuse_neighbours(
 def _part_neighbours(
     name: str, sequence: torch.nn.Sequential, places: Counter[int], report: Report
 ) -> None:
-    """Put activations of a sequence behind the layers that took them in."""
+    """Put activations of a sequence back behind the layers that they were fused into."""
     for names, following, layer, stand_in in _neighbours(name, sequence):
         (activation,) = getattr(stand_in, "stands_for", (None,))
         if activation is None or not isinstance(layer, WithActivation):
@@ -298,7 +297,7 @@ def _revert(name: str, module: Any, report: Report) -> None:
         reason = "torch has no such class" if is_ours else "it is a class of its own"
         report.left[name] = f"{cls.__name__}: {reason}"
     elif _has_own_forward(module):
-        report.left[name] = f"{cls.__name__}: its forward is another one"
+        report.left[name] = f"{cls.__name__}: its forward was replaced"
     elif isinstance(module, WithActivation) and module.fused:
         report.left.setdefault(name, "its activation was given to it, not taken from behind it")
     else:
@@ -310,7 +309,7 @@ _own_repr = torch.nn.Module.__repr__  # with the class's name alone, as a report
 
 
 def _takes_activation(layer: Any) -> bool:
-    """Whether it is a layer that can have an activation behind it, and has none."""
+    """Tell whether a layer can take in an activation, and has none."""
     if _has_own_forward(layer):
         return False
     if isinstance(layer, WithActivation):
@@ -319,17 +318,17 @@ def _takes_activation(layer: Any) -> bool:
 
 
 def _becomes(module: Any) -> Any:
-    """The class that a lazy module has from its first call on."""
+    """Return the class that a lazy module has after its first call."""
     return getattr(module, "cls_to_become", None)
 
 
 def _has_own_forward(module: Any) -> bool:
-    """Whether `forward` of this one module was replaced, whatever its class's is."""
+    """Tell whether `forward` of this one module was replaced."""
     return "forward" in vars(module)
 
 
 def _is_for_kernelize(module: torch.nn.Module) -> bool:
-    """Whether it is a norm or an activation of transformers, and not yet of `kernels`."""
+    """Tell whether a module is a norm or activation of transformers that `kernels` left alone."""
     cls = type(module)
     is_layer = cls.__module__ == "transformers.activations" or "Norm" in cls.__name__
     is_theirs = cls.__module__.startswith("transformers.")
@@ -337,7 +336,7 @@ def _is_for_kernelize(module: torch.nn.Module) -> bool:
 
 
 def _is_watched(layer: Any, activation: Any) -> bool:
-    """Whether hooks may see the array between them, or would be gone with the activation."""
+    """Tell whether hooks may see the array between both, or would vanish with the activation."""
     after = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooks = [getattr(layer, kind) for kind in after]
     hooks += [held for kind, held in vars(activation).items() if kind.endswith("_hooks")]

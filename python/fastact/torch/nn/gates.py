@@ -1,8 +1,8 @@
 """Recurrent cells and layers.
 
-A layer in one direction is one node of autograd over a whole sequence, whatever its length: the
-projections of all inputs are one product, each step is one product and one pass of the gates, and
-in backward the gradients of the weights and of the biases are a product and a sum over all steps.
+A layer in one direction is one node of autograd for a whole sequence of any length. The projections
+of all inputs are one product, and each step is one product and one pass of the gates. In backward
+the gradients of the weights and of the biases are a product and a sum over all steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["GRU", "LSTM", "GRUCell", "LSTMCell"]
 
 
 class LSTMCell(Module, torch.nn.LSTMCell):
-    """`torch.nn.LSTMCell` by `fa.lstm_gates`."""
+    """`torch.nn.LSTMCell`, computed by `fastact.lstm_gates`."""
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
@@ -46,7 +46,7 @@ class LSTMCell(Module, torch.nn.LSTMCell):
 
 
 class GRUCell(Module, torch.nn.GRUCell):
-    """`torch.nn.GRUCell` by `fa.gru_gates`."""
+    """`torch.nn.GRUCell`, computed by `fastact.gru_gates`."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         (h,) = _states_of_cell(self, input, None if hx is None else (hx,), count=1)
@@ -62,7 +62,7 @@ class GRUCell(Module, torch.nn.GRUCell):
 def _states_of_cell(
     cell: Any, input: Tensor, states: tuple[Tensor, ...] | None, count: int = 2
 ) -> tuple[Tensor, ...]:
-    """The states before the step: as given, or zeros; all shapes are checked."""
+    """Return the given states before the step, or zeros, with all shapes checked."""
     if input.ndim not in (1, 2) or shape_of(input)[-1] != cell.input_size:
         raise ValueError(
             f"{cell.where()}: input must have shape ({cell.input_size},) or (batch, "
@@ -80,23 +80,23 @@ def _states_of_cell(
 class _Steps(NamedTuple):
     """The rows of each step, and the order in which a direction takes the steps.
 
-    The rows of all steps lie one behind the other, as in a packed sequence: each step has as many
-    as the one before it, or the first of them.
+    The rows of the steps follow each other, as in a packed sequence: each step has as many rows as
+    the one before it, or only the first of them.
     """
 
     sizes: list[int]
     order: range
 
     def of(self, rows: Tensor) -> list[Tensor]:
-        """The rows of each step, in the direction's order."""
+        """Return the rows of each step, in the direction's order."""
         views = rows.split(self.sizes)  # type: ignore[no-untyped-call]
         return [views[i] for i in self.order]
 
 
 def _before(after: list[Tensor], initial: Tensor) -> Iterator[Tensor]:
-    """The state before each step, of those after all steps, which may be written as this goes on.
+    """Yield the state before each step, from those after steps, which may be written meanwhile.
 
-    Backwards in time sequences come in as it goes on: they begin with their initial state.
+    Backwards in time, sequences join later and begin with their initial state.
     """
     state = initial[: len(after[0])]
     for following in after:
@@ -108,7 +108,7 @@ def _before(after: list[Tensor], initial: Tensor) -> Iterator[Tensor]:
 
 
 def _last(after: list[Tensor]) -> Tensor:
-    """The state of each sequence after its last step."""
+    """Return the state of each sequence after its last step."""
     following = [*map(len, after[1:]), 0]
     ending = [state[rows:] for state, rows in zip(after, following, strict=True)]
     return torch.cat(ending[::-1])
@@ -142,7 +142,7 @@ class _Arrays(NamedTuple):
 def _run(
     op: Any, steps: _Steps, arrays: _Arrays, *, saves: bool
 ) -> tuple[list[Tensor], Tensor, Tensor | None]:
-    """After all steps the states, and h before its projection; and the activated gates to save."""
+    """Return the states after all steps, h before its projection, and the gates to save."""
     gates = functional.linear(arrays.data, arrays.weight_ih)
     rows, columns = len(gates), arrays.initial[-1].shape[1]
     states = [gates.new_empty((rows, state.shape[1])) for state in arrays.initial]
@@ -153,7 +153,7 @@ def _run(
     outs = [steps.of(array) for array in (hidden, *states[1:], kept) if array is not None]
     after = [steps.of(state) for state in states]
     before = [_before(*pair) for pair in zip(after, arrays.initial, strict=True)]
-    # A copy the other way round: of so few rows a product takes much of its time to do that.
+    # The weight is transposed once; with few rows, a product would spend much time on that.
     weight = arrays.weight_hh.t().contiguous()
     product = gates.new_empty((steps.sizes[0], weight.shape[1]))
     options = {"bias": arrays.bias_ih, "recurrent_bias": arrays.bias_hh}
@@ -173,14 +173,14 @@ def _run(
 
 
 def _in_torch(op: Any, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
-    """The results of `_Recurrence` by torch's own ops, which have derivatives of any order."""
+    """Compute `_Recurrence` by torch's own ops, which have derivatives of any order."""
     gates = functional.linear(arrays.data, arrays.weight_ih, arrays.bias_ih)
     rows = dict(zip(steps.order, steps.of(gates), strict=True))
     after: dict[int, tuple[Tensor, ...]] = {}
     states = tuple(state[:0] for state in arrays.initial)
     for i in steps.order:
         projected, known = rows[i], len(states[0])
-        # Backwards in time sequences come in as it goes on, forwards they end.
+        # Backwards in time, sequences join as it goes on; forwards, they end.
         states = tuple(
             torch.cat((state, first[known : len(projected)]))[: len(projected)]
             for state, first in zip(states, arrays.initial, strict=True)
@@ -199,9 +199,9 @@ def _in_torch(op: Any, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
 class _Recurrence(Function):
     """A layer in one direction.
 
-    Backward goes through the steps in the other order, from the activated gates that were saved,
-    with dh and dc of all sequences. Before its last step a sequence has there the gradient of its
-    last state, and after its first one the gradient of its initial state.
+    Backward takes the steps in reverse order, from the saved activated gates, with dh and dc of all
+    sequences. There a sequence starts with the gradient of its last state and ends with the
+    gradient of its initial state.
     """
 
     @staticmethod
@@ -257,16 +257,16 @@ class _Recurrence(Function):
 
 
 class _Recurrent(Module, torch.nn.RNNBase):
-    """The part that LSTM and GRU share.
+    """The base of LSTM and GRU.
 
-    op : the gates of a step. single : there is one state, and hx is no tuple.
+    op : the gates of a step. single : whether there is one state, so that hx is not a tuple.
     """
 
     op: Any
     single: bool
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        # A program would have as many operations as steps; what torch exports has the whole layer.
+        # A program would have as many operations as steps; an exported one has the whole layer.
         if foreign.is_traced() or torch.compiler.is_exporting():
             return super().forward(input, hx)
         data, sizes, order, back = _packed(self, input)
@@ -287,7 +287,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
     def _initial(
         self, input: Any, hx: Any, data: Tensor, batch: int, order: Tensor | None
     ) -> list[Tensor]:
-        """The states before the first step, of shape (layers * directions, batch, hidden)."""
+        """Return the states before the first step, (layers * directions, batch, hidden)."""
         count = self.num_layers * (1 + self.bidirectional)
         sizes = [self.proj_size or self.hidden_size, self.hidden_size][: 1 if self.single else 2]
         if hx is None:
@@ -307,7 +307,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
     def _layers(
         self, data: Tensor, sizes: list[int], states: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The result of the last layer, and the last states of all."""
+        """Return the result of the last layer, and the last states of all layers."""
         cast = _autocast(data)
         order = range(len(sizes))
         directions = {"": _Steps(sizes, order)}
@@ -335,7 +335,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
         return data, [torch.stack(state) for state in zip(*lasts, strict=True)]
 
     def _direction(self, steps: _Steps, arrays: _Arrays) -> tuple[Tensor, ...]:
-        # Transforms of torch.func, and forward mode
+        # Transforms of torch.func and forward mode go through torch's own ops.
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return _in_torch(self.op, steps, arrays)
         requires = (a is not None and a.requires_grad for a in arrays.flat)
@@ -346,7 +346,7 @@ class _Recurrent(Module, torch.nn.RNNBase):
 
 
 class LSTM(_Recurrent, torch.nn.LSTM):
-    """`torch.nn.LSTM` by `fa.lstm_gates`."""
+    """`torch.nn.LSTM`, computed by `fastact.lstm_gates`."""
 
     op, single = fa.lstm_gates, False
 
@@ -358,13 +358,13 @@ class LSTM(_Recurrent, torch.nn.LSTM):
 
 
 class GRU(_Recurrent, torch.nn.GRU):
-    """`torch.nn.GRU` by `fa.gru_gates`."""
+    """`torch.nn.GRU`, computed by `fastact.gru_gates`."""
 
     op, single = fa.gru_gates, True
 
 
 def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
-    """Rows of all steps one behind the other, how many each step has, and the sequences' order."""
+    """Return the rows of all steps in order, their number in each step, and sequences' order."""
     if isinstance(input, PackedSequence):
         data, order, back = input.data, input.sorted_indices, input.unsorted_indices
         sizes = input.batch_sizes.tolist()
@@ -395,7 +395,7 @@ def _packed(module: Any, input: Any) -> tuple[Tensor, list[int], Tensor | None, 
 
 
 def _autocast(data: Tensor) -> Any:
-    """A tensor that goes into a matrix product, as autocast casts it."""
+    """Cast tensors that go into a matrix product as autocast does."""
     device = data.device.type
     if not torch.is_autocast_enabled(device):
         return lambda tensor: tensor

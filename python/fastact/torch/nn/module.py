@@ -1,4 +1,4 @@
-"""The parts that modules share: torch's class behind each, and the activation behind some."""
+"""The bases of modules: torch's class behind each, and the activation behind some."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...ops.types import ActivationLike
 
 
 class Module(torch.nn.Module):
-    """A module of torch's with another `forward`.
+    """A torch module with another `forward`.
 
-    It has no state of its own that a module of torch's does not have, so that `convert` can make
-    one of a module of torch's by giving it this class.
+    It has no state that torch's module lacks, so `convert` can turn torch's module into one by
+    giving it this class.
     """
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; where torch.fx traces a model it is a leaf, if torch's class is one.
+        """Call the module; where torch.fx traces a model, it is a leaf if torch's class is one.
 
-        So far a tracer has noted the module, and found that this class is no leaf.
+        By now a tracer has noted the module, and found that this class is not a leaf.
         """
         for value in (*args, *kwargs.values()):
             if isinstance(value, Proxy):
@@ -39,7 +39,7 @@ class Module(torch.nn.Module):
         return f"{__package__}." * is_ours + super().__repr__()
 
     def _is_leaf(self, tracer: Any) -> bool:
-        """Whether a tracer goes no further into modules of torch's class."""
+        """Tell whether a tracer takes modules of torch's class as leaves."""
         of_torch = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("torch.nn"))
         module: torch.nn.Module = object.__new__(of_torch)
         vars(module).update(vars(self))
@@ -47,22 +47,22 @@ class Module(torch.nn.Module):
 
     @classmethod
     def leaves(cls, module: torch.nn.Module) -> str:
-        """Why torch's own `forward` computes the module, whatever its class; "": it does not."""
+        """Say why torch's own `forward` computes the module in any case; "" if it does not."""
         return ""
 
     @classmethod
     def unasked_for(cls, module: torch.nn.Module) -> str:
-        """Why `convert` leaves the module to torch unless `only` names it; "": it does not."""
+        """Say why `convert` skips the module unless `only` names it; "" if it does not."""
         return ""
 
     @classmethod
     def where(cls) -> str:
-        """How messages name the class."""
+        """Return the name of the class in messages."""
         return f"fastact.torch.nn.{cls.__name__}"
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Give the lengths of a tensor as numbers: where torch.jit traces, its shape has tensors."""
+    """Return the lengths of a tensor as numbers; where torch.jit traces, its shape has tensors."""
     c: Any = torch._C
     if torch.compiler.is_compiling() or not c._is_tracing():  # dynamo can't ask the latter
         return tuple(tensor.shape)
@@ -75,7 +75,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def computed_in(tensor: torch.Tensor) -> torch.dtype:
-    """Give the dtype in which a tensor's elements are computed: its own, or float32 for 16 bits."""
+    """Return the dtype in which a tensor's elements are computed: float32 for 16-bit data."""
     return torch.float32 if tensor.element_size() < 4 else tensor.dtype
 
 

@@ -1,4 +1,4 @@
-"""Norms as modules: torch.nn's, with any activation behind them."""
+"""The norms of torch.nn as modules, with any activation behind them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ += ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
 
 
 class _OverLastAxes(WithActivation):
-    """The part that the norms of the last axes share."""
+    """The base of the norms of the last axes."""
 
     def _axes(self, input: Tensor) -> tuple[int, ...]:
-        """The last axes of the input, once their lengths are known to be the module's."""
+        """Return the last axes of the input, and check that their lengths are the module's."""
         shape: tuple[int, ...] = self.normalized_shape  # type: ignore[assignment]
         if shape_of(input)[-len(shape) :] != shape:
             raise ValueError(
@@ -30,7 +30,7 @@ class _OverLastAxes(WithActivation):
 
 
 class LayerNorm(_OverLastAxes, torch.nn.LayerNorm):
-    """`torch.nn.LayerNorm` by `fastact.layer_norm`."""
+    """`torch.nn.LayerNorm`, computed by `fastact.layer_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return fa.layer_norm(  # type: ignore[no-any-return]
@@ -44,10 +44,10 @@ class LayerNorm(_OverLastAxes, torch.nn.LayerNorm):
 
 
 class RMSNorm(_OverLastAxes, torch.nn.RMSNorm):
-    """`torch.nn.RMSNorm` by `fastact.rms_norm`."""
+    """`torch.nn.RMSNorm`, computed by `fastact.rms_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        # torch's default: of the dtype in which it computes.
+        # torch's default is the eps of the dtype in which it computes.
         eps = torch.finfo(computed_in(input)).eps if self.eps is None else self.eps
         return fa.rms_norm(  # type: ignore[no-any-return]
             input, self.weight, axis=self._axes(input), eps=eps, **self.fused
@@ -55,12 +55,12 @@ class RMSNorm(_OverLastAxes, torch.nn.RMSNorm):
 
 
 class GroupNorm(WithActivation, torch.nn.GroupNorm):
-    """`torch.nn.GroupNorm` by `fastact.group_norm`."""
+    """`torch.nn.GroupNorm`, computed by `fastact.group_norm`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if math.prod(shape_of(input)) == self.num_groups:  # as torch, which takes more examples
+        if math.prod(shape_of(input)) == self.num_groups:  # torch refuses only this case
             raise ValueError(
-                f"{self.where()}: input must have more than one value a group, got shape "
+                f"{self.where()}: input must have more than one value per group, got shape "
                 f"{tuple(input.shape)}"
             )
         return fa.group_norm(  # type: ignore[no-any-return]
@@ -69,7 +69,7 @@ class GroupNorm(WithActivation, torch.nn.GroupNorm):
 
 
 class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
-    """Its `forward` is torch's, which checks the shape and adds the axis of a batch of one."""
+    """The base of instance norms; torch's `forward` checks the shape and adds a batch axis."""
 
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
         mean, var, eps = self.running_mean, self.running_var, self.eps
@@ -79,8 +79,8 @@ class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
             )
         if math.prod(shape_of(input)[2:]) == 1:
             raise ValueError(
-                f"{self.where()}: input must have more than one value a channel in training, got "
-                f"shape {tuple(input.shape)}"
+                f"{self.where()}: input must have more than one value per channel in training, "
+                f"got shape {tuple(input.shape)}"
             )
         y = fa.instance_norm(input, self.weight, self.bias, eps=eps, **self.fused)
         if mean is not None and var is not None and input.numel():
@@ -89,27 +89,27 @@ class _InstanceNorm(WithActivation, instancenorm._InstanceNorm):
 
     @torch.no_grad()
     def _track(self, input: Tensor, running_mean: Tensor, running_var: Tensor) -> None:
-        """Move the running statistics towards the average of the examples' statistics."""
-        momentum = 0.0 if self.momentum is None else self.momentum  # as torch has it
+        """Update the running statistics with the average of the examples' statistics."""
+        momentum = 0.0 if self.momentum is None else self.momentum  # as in torch
         found = fa.mean_var(input, tuple(range(2, input.ndim)), correction=1)
         for running, new in zip((running_mean, running_var), found, strict=True):
             running.mul_(1 - momentum).add_(new.mean(0), alpha=momentum)
 
 
 class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
-    """`torch.nn.InstanceNorm1d` by `fastact.instance_norm`."""
+    """`torch.nn.InstanceNorm1d`, computed by `fastact.instance_norm`."""
 
 
 class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
-    """`torch.nn.InstanceNorm2d` by `fastact.instance_norm`."""
+    """`torch.nn.InstanceNorm2d`, computed by `fastact.instance_norm`."""
 
 
 class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
-    """`torch.nn.InstanceNorm3d` by `fastact.instance_norm`."""
+    """`torch.nn.InstanceNorm3d`, computed by `fastact.instance_norm`."""
 
 
 class BatchNorm(WithActivation, batchnorm._BatchNorm):
-    """The part that the batch norms of any number of axes share."""
+    """The base of the batch norms of any number of axes."""
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
@@ -136,7 +136,7 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
         momentum: float | None,
         num_batches: int | None,
     ) -> Tensor:
-        """The result; in training the running statistics are moved."""
+        """Return the result; in training, update the running statistics."""
         return fa.batch_norm(  # type: ignore[no-any-return]
             input,
             *running,
@@ -151,12 +151,12 @@ class BatchNorm(WithActivation, batchnorm._BatchNorm):
 
 
 class BatchNorm1d(BatchNorm, torch.nn.BatchNorm1d):
-    """`torch.nn.BatchNorm1d` by `fastact.batch_norm`."""
+    """`torch.nn.BatchNorm1d`, computed by `fastact.batch_norm`."""
 
 
 class BatchNorm2d(BatchNorm, torch.nn.BatchNorm2d):
-    """`torch.nn.BatchNorm2d` by `fastact.batch_norm`."""
+    """`torch.nn.BatchNorm2d`, computed by `fastact.batch_norm`."""
 
 
 class BatchNorm3d(BatchNorm, torch.nn.BatchNorm3d):
-    """`torch.nn.BatchNorm3d` by `fastact.batch_norm`."""
+    """`torch.nn.BatchNorm3d`, computed by `fastact.batch_norm`."""

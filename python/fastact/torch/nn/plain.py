@@ -17,11 +17,10 @@ __all__ += ["LogSoftmax", "Softmax", "Softmax2d", "Softmin"]
 
 
 class Dropout(Module, torch.nn.Dropout):
-    """`torch.nn.Dropout` by `fastact.dropout`.
+    """`torch.nn.Dropout`, computed by `fastact.dropout`.
 
-    In training each call draws a seed from torch's generator of the CPU, so that
-    `torch.manual_seed` repeats it on every device. What torch compiles or exports has no numbers
-    before it runs, so there torch's own dropout is computed.
+    In training each call draws a seed from torch's CPU generator, so `torch.manual_seed` repeats it
+    on every device. A compiled or exported model has no seed yet and uses torch's own dropout.
     """
 
     @classmethod
@@ -30,7 +29,7 @@ class Dropout(Module, torch.nn.Dropout):
 
     @classmethod
     def unasked_for(cls, module: torch.nn.Module) -> str:
-        return "its random numbers are others than torch's"
+        return "its random numbers differ from torch's"
 
     def forward(self, input: Tensor) -> Tensor:
         is_traced = torch.compiler.is_compiling() or foreign.is_traced()
@@ -41,23 +40,23 @@ class Dropout(Module, torch.nn.Dropout):
 
 
 class GLU(Module, torch.nn.GLU):
-    """`torch.nn.GLU` by `fastact.glu`."""
+    """`torch.nn.GLU`, computed by `fastact.glu`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return fa.glu(input, axis=self.dim)
 
 
 class PReLU(Module, torch.nn.PReLU):
-    """`torch.nn.PReLU` by `fastact.prelu`."""
+    """`torch.nn.PReLU`, computed by `fastact.prelu`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return fa.prelu(input, self.weight)
 
 
 class _AlongDim(Module):
-    """The part that functions of the rows along `dim` share.
+    """The base of functions of the rows along `dim`.
 
-    op, options : what computes them.
+    op, options : the op that computes them, and its options.
     """
 
     op: Any
@@ -71,25 +70,25 @@ class _AlongDim(Module):
 
 
 class Softmax(_AlongDim, torch.nn.Softmax):
-    """`torch.nn.Softmax` by `fastact.softmax`."""
+    """`torch.nn.Softmax`, computed by `fastact.softmax`."""
 
     op = fa.softmax
 
 
 class Softmin(_AlongDim, torch.nn.Softmin):
-    """`torch.nn.Softmin` by `fastact.softmax`."""
+    """`torch.nn.Softmin`, computed by `fastact.softmax`."""
 
     op, options = fa.softmax, {"scale": -1.0}
 
 
 class LogSoftmax(_AlongDim, torch.nn.LogSoftmax):
-    """`torch.nn.LogSoftmax` by `fastact.log_softmax`."""
+    """`torch.nn.LogSoftmax`, computed by `fastact.log_softmax`."""
 
     op = fa.log_softmax
 
 
 class Softmax2d(Module, torch.nn.Softmax2d):
-    """`torch.nn.Softmax2d` by `fastact.softmax`."""
+    """`torch.nn.Softmax2d`, computed by `fastact.softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in (3, 4):
@@ -101,7 +100,7 @@ class Softmax2d(Module, torch.nn.Softmax2d):
 
 
 class CrossEntropyLoss(Module, torch.nn.CrossEntropyLoss):
-    """`torch.nn.CrossEntropyLoss` by `fastact.cross_entropy`."""
+    """`torch.nn.CrossEntropyLoss`, computed by `fastact.cross_entropy`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if target.is_floating_point() and self.ignore_index >= 0:

@@ -1,4 +1,4 @@
-"""Second derivatives of modules that are one step of autograd: by torch's own ops."""
+"""Second derivatives, by torch's own ops, of modules that are one step of autograd."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..autograd import of_batch
 
 
 def differentiated_by(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the `backward` of a function of autograd, which `forward` differentiates further.
+    """Make the `backward` of a function of autograd differentiable by means of `forward`.
 
     The function is applied to ``ctx.call``, which has no tensors, and to the tensors that are saved
-    first. `forward` computes the same of these by torch's own ops. It is called where gradients are
-    to have gradients, and inside transforms of torch.func.
+    first. `forward` computes the same from these by torch's own ops. It is called where gradients
+    need gradients, and inside transforms of torch.func.
     """
 
     def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +26,7 @@ def differentiated_by(forward: Callable[..., Any]) -> Callable[..., Any]:
             if not (create or torch._C._are_functorch_transforms_active()):
                 return of_batch(lambda *each: backward(ctx, *each), *incoming)
             with torch.enable_grad():
-                # Tensors of their own: what one of them is made of may be given, too.
+                # These are new tensors, as a saved one may depend on another.
                 saved = ctx.saved_tensors[: len(needed)]
                 given: list[Any] = [None if t is None else t.view_as(t) for t in saved]
                 results = forward(ctx.call, *given)

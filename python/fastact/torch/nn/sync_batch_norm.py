@@ -1,8 +1,8 @@
-"""Batch norm over a batch that lies on several processes.
+"""Batch norm over a batch that is spread over several processes.
 
 Forward is one all-gather of packed moments (`fastact.Moments`), which every process merges in the
 order of the ranks. Backward is one all-gather of the two sums of `batch_norm.backward_reduce`,
-which every process adds up in that order. So every process has the same bits, whichever is first
+which every process adds up in that order. So every process gets the same bits, whichever is first
 and however many examples each of them has.
 """
 
@@ -26,10 +26,10 @@ _WHERE = "fastact.torch.nn.SyncBatchNorm"
 
 
 class SyncBatchNorm(BatchNorm):
-    """`torch.nn.SyncBatchNorm` by `fastact.moments` and `fastact.batch_norm`, on any device.
+    """`torch.nn.SyncBatchNorm`, computed by `fastact.moments` and `fastact.batch_norm`.
 
-    As there, statistics are shared in training alone. It is not derived from torch's class, which
-    `DistributedDataParallel` takes on a GPU only.
+    It works on any device. As in torch, only training shares statistics. It is not derived from
+    torch's class, which `DistributedDataParallel` accepts only on a GPU.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SyncBatchNorm(BatchNorm):
     ) -> torch.nn.Module:
         """Let all batch norms of a module, torch's and fastact's, share their statistics.
 
-        It happens in place: parameters, statistics, hooks and the activation behind them stay.
+        The module is changed in place and keeps parameters, statistics, hooks and activations.
         """
         for part in module.modules():
             if type(part) in _BATCH_NORMS:
@@ -97,7 +97,7 @@ _BATCH_NORMS = (
 
 
 def _in_torch(call: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """The result of `_SyncBatchNorm` by ops that have derivatives of any order."""
+    """Compute `_SyncBatchNorm` by ops that have derivatives of any order."""
     group, count, eps, fused = call
     axes, shape = (0, *range(2, x.ndim)), (1, -1, *(1 for _ in x.shape[2:]))
 
@@ -114,7 +114,7 @@ def _in_torch(call: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) 
 
 
 class _Total(Function):
-    """The sum of the arrays of all processes; so is its gradient of theirs."""
+    """The sum of the arrays of all processes; its gradient is the sum of their gradients."""
 
     @staticmethod
     def forward(ctx, group, part) -> Tensor:  # type: ignore[no-untyped-def]
@@ -139,7 +139,7 @@ class _SyncBatchNorm(Function):
         whole = Moments.merge_many(Moments.from_buffer(row, shape) for row in gathered)
         if whole.count == 1:
             raise ValueError(
-                f"{_WHERE}: input must have more than one value a channel in training, got "
+                f"{_WHERE}: input must have more than one value per channel in training, got "
                 f"{whole.count} in all processes"
             )
         mean, rstd = whole.mean, (whole.var() + eps).rsqrt()
@@ -147,7 +147,7 @@ class _SyncBatchNorm(Function):
             if statistic is not None and whole.count:
                 statistic.copy_((1 - share) * statistic.double() + share * new)
         ctx.save_for_backward(*arguments, mean, rstd)
-        # If there are no values, nothing is divided by their count.
+        # Without values, nothing is divided by their count.
         ctx.where, ctx.call = _WHERE, (group, max(whole.count, 1), eps, fused)
         y: Tensor = fa.norm_apply(x, mean, rstd, weight, bias, axis=1, **fused)
         return y
@@ -174,12 +174,12 @@ class _SyncBatchNorm(Function):
 
 
 def _all_gather(buffer: Tensor, group: Any) -> Tensor:
-    """The buffers of all processes, in the order of their ranks."""
+    """Gather the buffers of all processes, in the order of their ranks."""
     size = distributed.get_world_size(group)
     gathered = [torch.empty_like(buffer) for _ in range(size)]
     try:
         distributed.all_gather(gathered, buffer, group)
-    except RuntimeError as error:  # each backend has words of its own, with a back trace
+    except RuntimeError as error:  # each backend has its own words, and a back trace
         reason = str(error).partition("\n")[0]
         raise RuntimeError(
             f"{_WHERE}: every process of the group must take part in each step of training, but "

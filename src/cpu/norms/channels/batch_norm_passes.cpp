@@ -75,7 +75,7 @@ struct BatchSums : BatchPass<BatchNorm::kDy, -1> {
     std::copy_n(sums[1], n, products);
   }
 
-  // Where channels are rows.
+  // Adds up segments of rows, where channels are rows.
   void segments(int64_t chunk, int64_t first, int64_t n, double* to, double* products) {
     const int64_t size = s.columns.size, pieces = s.rows.size / norm.channels * norm.cuts;
     const int64_t begin = pieces * chunk / norm.chunks, end = pieces * (chunk + 1) / norm.chunks;

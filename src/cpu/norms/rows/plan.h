@@ -50,7 +50,7 @@ namespace fastact {
 constexpr int64_t kLeastBlock = 16;  // rows for one row of sums
 constexpr int64_t kLongSpan = 1024;  // elements of a span, from which it is worth a call
 
-// What a norm makes of a row's statistics and of its elements.
+// The formula by which a norm computes results from a row's statistics and elements.
 struct NormFormula : NormOptions {
   const NormKernels* kernels;       // of the compute type
   ElementwiseKernel activation;     // likewise, forward or backward
