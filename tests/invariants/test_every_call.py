@@ -17,6 +17,7 @@ from conftest import (
     ISAS,
     assert_all_same_bits,
     assert_same_bits,
+    needs_a_fused_isa,
     needs_two_fused_isas,
     on_fused_isas,
     stores_past_the_caches,
@@ -44,6 +45,7 @@ import fastact as fa
 from fastact import _cpu
 from fastact.interop import devices, frameworks
 from fastact.measure.norm_rows import traits
+from fastact.measure.sum_axes import is_sum
 from fastact.ops.engine.op import arrays_of
 
 CPU = FRAMEWORKS[0]
@@ -415,6 +417,27 @@ def test_avx2_and_avx512_have_the_same_bits(
             expected, *others = on_fused_isas(lambda run=run: results(place, run))
             for other in others:
                 assert_all_same_bits(other, expected)
+
+
+def is_a_formula(op: Any, way: dict[str, Any]) -> bool:
+    """Whether results of as many axes as the data have are formulas of elements, without a sum."""
+    adds = "rstd" in op.saves or is_sum(op)
+    return goes_by_elements(op, way) and not adds and op.family != "activations"
+
+
+@needs_a_fused_isa
+@each_call(KERNELS, is_a_formula)  # test_devices_bits.py has every class of activations' inputs
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_devices_have_the_bits_of_the_cpu(
+    op: Any, way: dict[str, Any], place: Framework, dtype: Any
+) -> None:
+    for shape in shapes_of(op, way, dtype, place.name, "bits", count=3):
+        call = Call(op, way, shape, dtype)
+        for run in (*call.both, op.bound("forward", call.named)):
+            expected = on_fused_isas(lambda run=run: results(CPU, run))[0]
+            for one, right in zip(results(place, run), expected, strict=True):
+                if right is not None and right.ndim == len(shape):
+                    assert_same_bits(np.ascontiguousarray(one), right)
 
 
 @each_call([CPU])
