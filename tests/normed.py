@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrangements import misaligned, reversed_, stepped, transposed
 from conftest import assert_same_bits
 from devices import FRAMEWORKS, Framework
 
@@ -191,7 +190,6 @@ FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
 OF_ROWS = [op for op in NORMS if not traits(op).channels]
 #: Those whose activation is behind the norm.
 BEHIND = [s for s in FEW if not s.kind.gated]
-each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 few_settings = pytest.mark.parametrize("setting", FEW, ids=str)
 
 
@@ -316,8 +314,3 @@ def exact_batch_norm(
 def everything(arrays: Arrays, place: Framework = FRAMEWORKS[0], **named: Any) -> list[Any]:
     (y, saved), gradients = run(arrays, place, **named)
     return [*(y if arrays.setting.adds else (y,)), *saved, *gradients]
-
-
-def layouts(a: np.ndarray) -> list[np.ndarray]:
-    """The same values, laid out otherwise."""
-    return [lie(a) for lie in (reversed_, transposed, stepped, misaligned)]

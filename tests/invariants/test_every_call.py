@@ -12,7 +12,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from arrangements import IN_ORDER, LAYOUTS, padded, plain, shifted
+from arrangements import (
+    IN_ORDER,
+    LAYOUTS,
+    padded,
+    plain,
+    reversed_,
+    shifted,
+    stepped,
+    transposed,
+    turned,
+)
 from conftest import (
     ISAS,
     assert_all_same_bits,
@@ -138,7 +148,7 @@ def test_layouts(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> 
                 kept = [k for k, a in enumerate(ordered) if a is not None and a.shape == shape]
                 assert_all_same_bits([found[k] for k in kept], [ordered[k] for k in kept])
             assert_all_same_bits(parts(laid_out(), place), found)
-            views = [LAYOUTS[next(turn) % 5] for _ in found]
+            views = [LAYOUTS[next(turn) % 6] for _ in found]
             out = tuple(
                 None if a is None else place.of(view(np.zeros_like(a)))
                 for a, view in zip(found, views, strict=True)
@@ -183,6 +193,17 @@ def places_of(run: Any, made: list[Any]) -> list[tuple[int, np.ndarray]]:
 def has_place(op: Any, way: dict[str, Any]) -> bool:
     call = Call(op, way, *shapes_of(op, way), np.float32)
     return any(places_of(run, results(CPU, run)) for run in call.both)
+
+
+@each_call([CPU], has_place)
+def test_results_keep_the_order(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """They lie in memory as the arrays of their shape do, like those of NumPy's ufuncs."""
+    for shape in shapes_of(op, way, dtype, "order", count=2):
+        call = Call(op, way, shape, dtype)
+        for run, view in product(call.both, (transposed, reversed_, stepped, turned)):
+            made = results(place, run, view)
+            for at, held in places_of(run, made):
+                assert made[at].strides == np.empty_like(view(held)).strides
 
 
 @each_call(PLACES, has_place)
