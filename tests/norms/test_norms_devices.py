@@ -26,7 +26,7 @@ def test_rows_of_several_blocks(name, dtype, device):
     cases += [(op, 4096 * 16 // dtype.itemsize - 1) for op in ("layer_norm", "add_rms_norm")]
     for op, more in cases:
         arrays = Arrays(Setting(op, (2, size + more)), dtype)
-        assert_right(arrays, name, *run(arrays, device, activation=name))
+        assert_right(arrays, name, device)
 
 
 @pytest.mark.thorough  # more than a minute where the device is emulated
@@ -35,7 +35,7 @@ def test_rows_of_several_blocks(name, dtype, device):
 def test_many_long_rows(name, device):
     """1538 packs of 16 bytes backward, in 81 parts of 17 rows: 14 are added up, then 3."""
     arrays = Arrays(Setting("rms_norm", (1370, 6149)), np.dtype(np.float32))
-    assert_right(arrays, name, *run(arrays, device, activation=name))
+    assert_right(arrays, name, device)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda op: op.name)
@@ -118,7 +118,7 @@ def test_devices_have_the_same_bits(setting, name, dtype):
 def test_so_many_chunks_that_they_are_merged_apart(device):
     """64 channels of 133 chunks each are more than a block merges for itself."""
     arrays = Arrays(Setting("group_norm", (1, 17_000, 64), LAST, groups=1), np.float32)
-    assert_right(arrays, "identity", *run(arrays, device))
+    assert_right(arrays, "identity", device)
 
 
 @on_kernels
@@ -126,7 +126,7 @@ def test_so_many_chunks_that_they_are_merged_apart(device):
 def test_so_many_examples_that_a_block_adds_up_their_gradients(device):
     """More than a warp does: 1024."""
     arrays = Arrays(Setting("instance_norm", (1100, 2, 4), LAST), np.float32)
-    assert_right(arrays, "identity", *run(arrays, device))
+    assert_right(arrays, "identity", device)
 
 
 @on_kernels
@@ -141,4 +141,4 @@ def test_torchs_channels_last(device, dtype):
             np.ascontiguousarray(np.moveaxis(a, 1, -1)).transpose(0, 3, 1, 2)
             for a in (arrays.x, arrays.dy)
         )
-        assert_right(arrays, "mish", *run(arrays, device, activation="mish"))
+        assert_right(arrays, "mish", device)
