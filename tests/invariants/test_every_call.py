@@ -217,8 +217,7 @@ def test_in_place(op: Any, way: dict[str, Any], place: Framework, dtype: Any) ->
         for (at, held), by in product(places_of(run, expected), (0, 1)):
             over = place.of(shifted(held, by))
             there = moved(
-                run,
-                lambda a, by=by, o=over, h=held: o if a is h else place.of(shifted(a, by)),
+                run, lambda a, by=by, o=over, h=held: o if a is h else place.of(shifted(a, by))
             )
             out = [None if a is None else place.of(np.zeros_like(a)) for a in expected]
             out[at] = over

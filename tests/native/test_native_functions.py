@@ -16,11 +16,7 @@ from fastact.interop.devices import Device
 MODULES = [name for name in ("fastact._cuda", "fastact._cuda_emulated") if find_spec(name)]
 
 #: How pybind11 writes the types of arguments and results.
-_WRITTEN = {
-    "typing.SupportsInt | typing.SupportsIndex": int,
-    "int": int,
-    "None": type(None),
-}
+_WRITTEN = {"typing.SupportsInt | typing.SupportsIndex": int, "int": int, "None": type(None)}
 
 
 def functions(protocol: type) -> dict[str, Any]:
