@@ -198,7 +198,7 @@ def has_place(op: Any, way: dict[str, Any]) -> bool:
 @each_call([CPU], has_place)
 def test_results_keep_the_order(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
     """They lie in memory as the arrays of their shape do, like those of NumPy's ufuncs."""
-    for shape in shapes_of(op, way, dtype, "order", count=2):
+    for shape in shapes_of(op, way, dtype, "order"):
         call = Call(op, way, shape, dtype)
         for run, view in product(call.both, (transposed, reversed_, stepped, turned)):
             made = results(place, run, view)
@@ -451,7 +451,7 @@ def is_a_formula(op: Any, way: dict[str, Any]) -> bool:
 def test_devices_have_the_bits_of_the_cpu(
     op: Any, way: dict[str, Any], place: Framework, dtype: Any
 ) -> None:
-    for shape in shapes_of(op, way, dtype, place.name, "bits", count=3):
+    for shape in shapes_of(op, way, dtype, place.name, "bits", count=2):
         call = Call(op, way, shape, dtype)
         for run in (*call.both, op.bound("forward", call.named)):
             expected = on_fused_isas(lambda run=run: results(CPU, run))[0]
