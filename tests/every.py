@@ -140,6 +140,15 @@ def shapes_of(op: Any, way: dict[str, Any], *seed: Any, count: int = 1) -> list[
     return [fitting[(first + 3 * i) % len(fitting)] for i in range(min(count, len(fitting)))]
 
 
+def large(op: Any, way: dict[str, Any], *seed: Any) -> tuple[int, ...]:
+    """A shape for the CPU, whose work is cut into blocks and among threads.
+
+    The next one that fits: to try all of them would take longer than what is tested.
+    """
+    first = zlib.crc32(repr((op.name, way, *map(str, seed))).encode()) % len(LARGE)
+    return next(s for s in (*LARGE[first:], *LARGE[:first]) if fits(op, repr(way), s))
+
+
 with warnings.catch_warnings(action="ignore"):  # of groups without elements
     PAIRS = [
         (op, way) for op in fa.ops.values() for way in WAYS

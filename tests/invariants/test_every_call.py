@@ -35,13 +35,13 @@ from conftest import (
 from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
 from every import (
     EMPTY,
-    LARGE,
     PAIRS,
     PLACES,
     Call,
     arrays_in,
     each_call,
     fits,
+    large,
     moved,
     parts,
     results,
@@ -65,12 +65,6 @@ everywhere = each_call(PLACES)
 
 def first_of(*named: Any) -> int:
     return zlib.crc32(repr((*map(str, named),)).encode())
-
-
-def large(op: Any, way: dict[str, Any], dtype: Any) -> tuple[int, ...]:
-    """A shape for the CPU, whose work is cut into blocks and among threads."""
-    fitting = [shape for shape in LARGE if fits(op, repr(way), shape)]
-    return fitting[first_of(op.name, way, dtype) % len(fitting)]
 
 
 def some_large(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> list[tuple[int, ...]]:
