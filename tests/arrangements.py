@@ -32,6 +32,11 @@ def padded(a: np.ndarray, by: int = 3) -> np.ndarray:
     return made
 
 
+def turned(a: np.ndarray) -> np.ndarray:
+    """The first axis lies next to the last one, as examples between pixels and channels."""
+    return np.moveaxis(np.moveaxis(a, 0, -2).copy("C"), -2, 0) if a.ndim > 1 else a.copy()
+
+
 def repeated(a: np.ndarray) -> np.ndarray:
     """One row in place of all; what has one axis stays."""
     return np.broadcast_to(a[:1], a.shape) if a.ndim > 1 else a
@@ -53,6 +58,6 @@ def misaligned(a: np.ndarray) -> np.ndarray:
     return made
 
 
-LAYOUTS = [plain, transposed, reversed_, stepped, padded, repeated, shifted]
+LAYOUTS = [plain, transposed, reversed_, stepped, padded, turned, repeated, shifted]
 #: Layouts that hold the axes in memory in their order.
 IN_ORDER = [misaligned, reversed_, stepped, padded]

@@ -36,11 +36,7 @@ class Tensor(ctypes.Structure):
 
 
 class Managed(ctypes.Structure):
-    _fields_ = [
-        ("tensor", Tensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    ]
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
 class Versioned(ctypes.Structure):

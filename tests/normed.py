@@ -3,18 +3,15 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import judged
 import numpy as np
 import pytest
-from arrangements import misaligned, reversed_, stepped, transposed
 from conftest import assert_same_bits
 from devices import FRAMEWORKS, Framework
 
 import fastact as fa
-from fastact.check import reference
-from fastact.check.expected import expected
-from fastact.measure.cases import Case, needed
+from fastact.measure.cases import needed
 from fastact.measure.norm_rows import NormKind, Rows, default, rows_of, traits
-from fastact.ops.engine.op import arrays_of
 
 #: The norms whose statistics are of rows of x, and not of channels of the batch.
 NORMS = [op for op in fa.ops.values() if op.family == "norms" and not traits(op).by_channel]
@@ -191,7 +188,6 @@ FEW = [next(s for s in SETTINGS if s.op == op.name) for op in NORMS]
 OF_ROWS = [op for op in NORMS if not traits(op).channels]
 #: Those whose activation is behind the norm.
 BEHIND = [s for s in FEW if not s.kind.gated]
-each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
 few_settings = pytest.mark.parametrize("setting", FEW, ids=str)
 
 
@@ -204,7 +200,6 @@ class Arrays:
         rng = np.random.default_rng(len(setting.shape))
         made = lambda shape: rng.normal(size=shape).astype(dtype)  # noqa: E731
         self.setting, self.op = setting, fa.ops[setting.op]
-        self.on_gpu = False  # whose 16-bit activations have bounds of their own
         self.x, self.dy, self.residual = (made(setting.shape) for _ in range(3))
         of = lambda a: a.astype(parameter or dtype)  # noqa: E731
         self.weight = of(1 + made(setting.parameter)) if "w" in weights else None
@@ -225,12 +220,11 @@ class Arrays:
     def weights(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.setting.kind.weights}
 
-    def case(self, activation: str) -> Case:
-        """A call of forward."""
+    def case(self, activation: str) -> dict[str, Any]:
+        """All that a call takes, by name."""
         of = {"x": self.x, "activation": activation, **self.setting.options, **self.weights}
         of |= {self.setting.second: self.inputs[1]} if self.setting.second else {}
-        of |= {"num_groups": self.setting.groups} if self.setting.groups else {}
-        return Case(self.op, "forward", self.x.shape, self.x.dtype, of, self.on_gpu)
+        return of | ({"num_groups": self.setting.groups} if self.setting.groups else {})
 
     def call(self, entry: Any, **named: Any) -> Any:
         options = {**self.setting.options, **self.weights, **named}
@@ -260,7 +254,6 @@ def run(
         return tuple(None if v is None else place.numpy(v) for v in values)
 
     setting, op = arrays.setting, arrays.op
-    arrays.on_gpu = not place.exact
     inputs, weights = map(there, arrays.inputs), {k: there(v) for k, v in arrays.weights.items()}
     options = {**setting.options, **named}
     y, saved = op.forward(*inputs, *setting.positional, **weights, **options)
@@ -271,53 +264,18 @@ def run(
     return ((place.numpy(y[0]), kept[0]), kept), gradients
 
 
-def assert_right(arrays: Arrays, name: str, got: Any, gradients: Any) -> None:
+def assert_right(arrays: Arrays, name: str, place: Framework = FRAMEWORKS[0]) -> None:
     """Results, statistics and gradients are within the bounds that the op states."""
-    (y, saved), op, dtype = got, arrays.op, arrays.x.dtype
+    op, compute = arrays.op, np.promote_types(arrays.x.dtype, np.float32)
+    dys = [arrays.dy, *[None] * (len(op.results) - 1)]
+    found = judged.assert_right(op, arrays.case(name), dys, place)
+    given = [f"d{n}" for n, a in arrays.weights.items() if a is not None]
+    assert {"y", "rstd", "dx", *given} <= found.keys()
+    assert all(found[n].dtype == compute for n in {"mean", "rstd"} & found.keys())
     if arrays.setting.adds:
-        assert_same_bits(y[1], arrays.normalised)
-        assert saved[0] is y[1]
-    case = arrays.case(name)
-    exact, found = expected(case), dict(zip(case.results, (*arrays_of(y), *saved), strict=True))
-    assert {"y", "rstd"} <= exact.keys()
-    for part, of in exact.items():
-        compute = np.promote_types(dtype, np.float32)
-        assert found[part].dtype == (dtype if part in op.results else compute)
-        assert of.error(found[part]) <= 1, part
-    backward = case.at("backward", dy=arrays.dy, **dict(zip(op.saves, saved, strict=True)))
-    exact = expected(backward)
-    for part, gradient in zip(op.gradients, gradients, strict=True):
-        given = arrays.x if part == "dx" else getattr(arrays, part[1:])
-        assert (given is None) == (gradient is None)
-        if gradient is not None:
-            assert (gradient.dtype, gradient.shape) == (given.dtype, given.shape)
-            assert exact[part].error(gradient) <= 1, part
-
-
-def exact_norm(
-    name: str, x: np.ndarray, mean: Any, rstd: Any, weight: Any, bias: Any
-) -> np.ndarray:
-    """act((x - mean) rstd weight + bias); the parameters broadcast against x."""
-    z: np.ndarray = (x - mean) * rstd * weight + bias
-    return z if name == "identity" else reference.forward(name, z)
-
-
-def exact_batch_norm(
-    name: str, x: np.ndarray, axis: int, weight: Any, bias: Any, eps: float
-) -> tuple[np.ndarray, Any, Any]:
-    """y, mean and rstd in training: the norm over all axes but one."""
-    mean, rstd = reference.statistics(
-        x, tuple(i for i in range(x.ndim) if i != axis % x.ndim), eps, True
-    )
-    w, b = (reference.along(parameter, x.ndim, axis) for parameter in (weight, bias))
-    return exact_norm(name, x, mean, rstd, w, b), mean, rstd
+        assert_same_bits(found[op.results[1]], arrays.normalised)
 
 
 def everything(arrays: Arrays, place: Framework = FRAMEWORKS[0], **named: Any) -> list[Any]:
     (y, saved), gradients = run(arrays, place, **named)
     return [*(y if arrays.setting.adds else (y,)), *saved, *gradients]
-
-
-def layouts(a: np.ndarray) -> list[np.ndarray]:
-    """The same values, laid out otherwise."""
-    return [lie(a) for lie in (reversed_, transposed, stepped, misaligned)]

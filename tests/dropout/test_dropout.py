@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, on_fused_isas
+from conftest import assert_same_bits
 
 import fastact as fa
 from fastact.check.reference import kept, philox
@@ -82,14 +82,10 @@ def test_the_share_that_is_dropped(p):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_threads_parts_and_instruction_sets(order, many_threads):
+def test_parts(order, many_threads):
     x = np.asarray(np.random.default_rng(0).normal(size=(700, 511)), np.float32, order=order)
     residual = x[::-1]
-    whole, *others = on_fused_isas(lambda: fa.dropout(x, 0.3, seed=5, residual=residual))
-    for y in others:
-        assert_same_bits(y, whole)
-    with fa.num_threads(1):
-        assert_same_bits(fa.dropout(x, 0.3, seed=5, residual=residual), whole)
+    whole = fa.dropout(x, 0.3, seed=5, residual=residual)
     for first in range(0, 700, 133):
         part = slice(first, first + 133)
         y = fa.dropout(x[part], 0.3, seed=5, offset=511 * first, residual=residual[part])

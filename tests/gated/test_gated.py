@@ -6,7 +6,14 @@ import judged
 import numpy as np
 import pytest
 import torch
-from conftest import ACTIVATIONS, assert_same_bits, sample
+from conftest import (
+    ACTIVATIONS,
+    assert_same_bits,
+    needs_a_fused_isa,
+    on_fused_isas,
+    on_kernels,
+    sample,
+)
 from gated_activations import HELD, OPS, Call, case, each_op, made
 
 import fastact as fa
@@ -134,6 +141,24 @@ def test_specials(dtype):
     nan = np.isnan(expected.astype(float))
     assert (np.isnan(y.astype(float)) == nan).all()
     assert_same_bits(y[~nan], expected[~nan])
+
+
+@needs_a_fused_isa
+@each_op
+@on_kernels
+@pytest.mark.parametrize("limits", [{}, HELD], ids=["", "limit"])
+def test_specials_on_devices(op, device, limits):
+    """NaN, infinities and subnormals, at every place of a vector: the CPU's bits, or a NaN each."""
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.5, -1.5], np.float32)
+    a, b, dy = (g.ravel() for g in np.meshgrid(values, values, values))
+    orders = [{"gate": g, "interleaved": i} for g in ("first", "second") for i in (False, True)]
+    for order in orders if op.packed else [{}]:
+        case_ = Call(op, a, b, dy, {**order, **limits})
+        with np.errstate(all="ignore"):
+            expected = on_fused_isas(lambda of=case_: (of.call(), *of.backward()))[0]
+        found = numpy_of(device, (case_.call(device.of), *case_.backward(device.of)))
+        for one, two in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 @case

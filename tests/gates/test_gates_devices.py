@@ -1,4 +1,4 @@
-"""What only a device could get wrong of the recurrent gates: packs, tiles, chunks, its writes."""
+"""Recurrent gates on a device, with biases and many rows, and halves of a layer beside torch's."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,11 +9,7 @@ import pytest
 import torch
 from benchmarks.workloads.gates import GATES
 from benchmarks.workloads.work import Work, torch_binder
-from conftest import (
-    assert_all_same_bits,
-    assert_same_bits,
-    on_kernels,
-)
+from conftest import assert_all_same_bits, assert_same_bits, on_kernels
 from devices import DTYPES, FRAMEWORKS, KERNELS, to_torch
 from recurrent import Step, backward, each_op, forward, on, random_step
 
@@ -73,3 +69,33 @@ def test_gradients_of_many_rows_are_nearer_than_those_of_a_chain(device):
     for one in ours:
         off = np.abs(one.astype(float) - exact[one.shape]).mean()
         assert off <= np.abs(of_shape[one.shape] - exact[one.shape]).mean()
+
+
+def test_halves_are_a_gru_with_its_reset_before_the_product():
+    """gru_reset and gru_blend on slices of packed arrays, against torch's operations."""
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.normal(size=shape)  # noqa: E731
+    h, gates, u, bias, dy = normal(4, 8), normal(4, 24), normal(24, 8), normal(24), normal(4, 8)
+    projected, dgates = np.empty((4, 24)), np.empty((4, 24))
+    projected[:, :16] = h @ u[:16].T
+    r = slice(None, 8)
+    reset, saved = fa.gru_reset.forward(gates[:, r], h, recurrent=projected[:, r], bias=bias[r])
+    projected[:, 16:] = reset @ u[16:].T
+    y, blended = fa.gru_blend.forward(gates[:, 8:], h, recurrent=projected[:, 8:], bias=bias[8:])
+    _, dh, dbias = fa.gru_blend.backward(
+        dy, *blended, out=(dgates[:, 8:], np.empty_like(h), np.empty(16))
+    )
+    fa.gru_reset.backward(
+        dgates[:, 16:] @ u[16:], *saved, out=(dgates[:, r], dh, None), accumulate=False
+    )
+    leaves = [torch.from_numpy(a).requires_grad_() for a in (gates, h)]
+    x, before = leaves
+    matrix, b = torch.from_numpy(u), torch.from_numpy(bias)
+    rt = torch.sigmoid(x[:, :8] + before @ matrix[:8].T + b[:8])
+    zt = torch.sigmoid(x[:, 8:16] + before @ matrix[8:16].T + b[8:16])
+    nt = torch.tanh(x[:, 16:] + (rt * before) @ matrix[16:].T + b[16:])
+    expected = (1 - zt) * nt + zt * before
+    expected.backward(torch.from_numpy(dy))
+    np.testing.assert_allclose(y, expected.detach().numpy(), 1e-13, 1e-13)
+    np.testing.assert_allclose(dgates, x.grad.numpy(), 1e-12, 1e-13)
+    np.testing.assert_allclose(dbias, x.grad.numpy()[:, 8:].sum(0), 1e-12, 1e-13)

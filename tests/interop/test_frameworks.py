@@ -6,13 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    assert_all_same_bits,
-    assert_same_bits,
-    by_representatives,
-    collect,
-    sample,
-)
+from conftest import assert_all_same_bits, assert_same_bits, by_representatives, collect, sample
 from devices import FRAMEWORKS, from_torch, to_torch
 from every import Call, moved, results
 from processes import python_output

@@ -12,7 +12,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from arrangements import IN_ORDER, LAYOUTS, padded, plain, shifted
+from arrangements import (
+    IN_ORDER,
+    LAYOUTS,
+    padded,
+    plain,
+    reversed_,
+    shifted,
+    stepped,
+    transposed,
+    turned,
+)
 from conftest import (
     ISAS,
     assert_all_same_bits,
@@ -25,13 +35,13 @@ from conftest import (
 from devices import DTYPES, EMULATED, FRAMEWORKS, KERNELS, Framework, to_emulated
 from every import (
     EMPTY,
-    LARGE,
     PAIRS,
     PLACES,
     Call,
     arrays_in,
     each_call,
     fits,
+    large,
     moved,
     parts,
     results,
@@ -45,25 +55,16 @@ import fastact as fa
 from fastact import _cpu
 from fastact.interop import devices, frameworks
 from fastact.measure.norm_rows import traits
-from fastact.ops import bounds
+from fastact.measure.sum_axes import is_sum
 from fastact.ops.engine.op import arrays_of
 
 CPU = FRAMEWORKS[0]
-#: Bounds of ops whose elements do not depend on each other; the page of promises names them.
-BY_ELEMENT = (bounds.Bounds, bounds.BiasBounds, bounds.DropoutBounds, bounds.GateBounds)
-BY_ELEMENT += (bounds.GatedBounds, bounds.ParametricBounds, bounds.RotaryBounds)
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty|Degrees of freedom:RuntimeWarning")
 everywhere = each_call(PLACES)
 
 
 def first_of(*named: Any) -> int:
     return zlib.crc32(repr((*map(str, named),)).encode())
-
-
-def large(op: Any, way: dict[str, Any], dtype: Any) -> tuple[int, ...]:
-    """A shape for the CPU, whose work is cut into blocks and among threads."""
-    fitting = [shape for shape in LARGE if fits(op, repr(way), shape)]
-    return fitting[first_of(op.name, way, dtype) % len(fitting)]
 
 
 def some_large(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> list[tuple[int, ...]]:
@@ -141,7 +142,7 @@ def test_layouts(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> 
                 kept = [k for k, a in enumerate(ordered) if a is not None and a.shape == shape]
                 assert_all_same_bits([found[k] for k in kept], [ordered[k] for k in kept])
             assert_all_same_bits(parts(laid_out(), place), found)
-            views = [LAYOUTS[next(turn) % 5] for _ in found]
+            views = [LAYOUTS[next(turn) % 6] for _ in found]
             out = tuple(
                 None if a is None else place.of(view(np.zeros_like(a)))
                 for a, view in zip(found, views, strict=True)
@@ -188,6 +189,17 @@ def has_place(op: Any, way: dict[str, Any]) -> bool:
     return any(places_of(run, results(CPU, run)) for run in call.both)
 
 
+@each_call([CPU], has_place)
+def test_results_keep_the_order(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
+    """They lie in memory as the arrays of their shape do, like those of NumPy's ufuncs."""
+    for shape in shapes_of(op, way, dtype, "order"):
+        call = Call(op, way, shape, dtype)
+        for run, view in product(call.both, (transposed, reversed_, stepped, turned)):
+            made = results(place, run, view)
+            for at, held in places_of(run, made):
+                assert made[at].strides == np.empty_like(view(held)).strides
+
+
 @each_call(PLACES, has_place)
 def test_in_place(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
     """Each result over each array of its shape that is read: the same bits, or an error that says
@@ -199,8 +211,7 @@ def test_in_place(op: Any, way: dict[str, Any], place: Framework, dtype: Any) ->
         for (at, held), by in product(places_of(run, expected), (0, 1)):
             over = place.of(shifted(held, by))
             there = moved(
-                run,
-                lambda a, by=by, o=over, h=held: o if a is h else place.of(shifted(a, by)),
+                run, lambda a, by=by, o=over, h=held: o if a is h else place.of(shifted(a, by))
             )
             out = [None if a is None else place.of(np.zeros_like(a)) for a in expected]
             out[at] = over
@@ -422,6 +433,27 @@ def test_avx2_and_avx512_have_the_same_bits(
                 assert_all_same_bits(other, expected)
 
 
+def is_a_formula(op: Any, way: dict[str, Any]) -> bool:
+    """Whether results of as many axes as the data have are formulas of elements, without a sum."""
+    adds = is_sum(op) or ("rstd" in op.saves and "rstd" not in op.entry_points["call"].leading)
+    return goes_by_elements(op, way) and not adds and op.family != "activations"
+
+
+@needs_a_fused_isa
+@each_call(KERNELS, is_a_formula)  # test_devices_bits.py has every class of activations' inputs
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_devices_have_the_bits_of_the_cpu(
+    op: Any, way: dict[str, Any], place: Framework, dtype: Any
+) -> None:
+    for shape in shapes_of(op, way, dtype, place.name, "bits", count=2):
+        call = Call(op, way, shape, dtype)
+        for run in (*call.both, op.bound("forward", call.named)):
+            expected = on_fused_isas(lambda run=run: results(CPU, run))[0]
+            for one, right in zip(results(place, run), expected, strict=True):
+                if right is not None and right.ndim == len(shape):
+                    assert_same_bits(np.ascontiguousarray(one), right)
+
+
 @each_call([CPU])
 def test_threads_do_not_show(op: Any, way: dict[str, Any], place: Framework, dtype: Any) -> None:
     for shape in (*shapes_of(op, way, dtype, "threads"), large(op, way, dtype)):
@@ -456,20 +488,6 @@ def test_other_devices_and_the_order_of_threads_do_not_show(
                 assert_all_same_bits(results(place, run), expected)
             finally:
                 emulated.set_thread_order("alternate", 0)
-
-
-@needs_a_fused_isa
-@pytest.mark.parametrize("name", ["float32", "float64"])
-@each_call(KERNELS[:1], lambda op, way: isinstance(op.bounds, BY_ELEMENT) or op is fa.norm_apply)
-def test_devices_have_the_bits_of_the_cpu(
-    op: Any, way: dict[str, Any], place: Framework, name: str
-) -> None:
-    """Elements that are computed one by one have them; gradients that are sums have not."""
-    for shape in shapes_of(op, way, name, "cpu", count=3):
-        for run in Call(op, way, shape, name).both:
-            expected, found = results(CPU, run), results(place, run)
-            kept = [k for k, b in enumerate(expected) if np.ndim(b) == len(shape)]
-            assert_all_same_bits([found[k] for k in kept], [expected[k] for k in kept])
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)

@@ -4,10 +4,13 @@ On the CPU, and on the emulated device, which has a function for each table too,
 Functions are called by their tables alone, so that one that is added is tested as well.
 """
 
+import inspect
 import re
 from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from random import Random
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from native_tables import Block, DeviceBlock, Made, Maker, broken
 
 from fastact import _cpu
 from fastact._cpu import NativeCall
+from fastact.interop.devices import Device
 
 TABLES = _cpu.native_calls()
 REFUSED = (ValueError, TypeError, OverflowError)
@@ -170,3 +174,23 @@ def test_parts_that_lie_beyond_their_arrays():
     wrong += [(first, [(other, None)], first, 3, 1) for other in (call, None)]
     for arguments in wrong:
         refused("native_loop: ", _cpu.native_loop, *arguments, error=ValueError)
+
+
+MODULES = [name for name in ("fastact._cuda", "fastact._cuda_emulated") if find_spec(name)]
+
+#: How pybind11 writes the types of arguments and results.
+_WRITTEN = {"typing.SupportsInt | typing.SupportsIndex": int, "int": int, "None": type(None)}
+
+
+def functions_of(protocol: type) -> dict[str, Any]:
+    return {n: f for n, f in vars(protocol).items() if inspect.isfunction(f) and n[0] != "_"}
+
+
+@pytest.mark.parametrize("name", functions_of(Device))
+@pytest.mark.parametrize("module", MODULES)
+def test_of_a_device(module, name):
+    function = getattr(import_module(module), name)
+    line = function.__doc__.partition("\n")[0]
+    arguments, _, result = line.removeprefix(f"{name}(").rpartition(") -> ")
+    kinds = [_WRITTEN[kind] for kind in re.split(r",? ?arg\d+: ", arguments)[1:]]
+    assert [*kinds, _WRITTEN[result]] == list(get_type_hints(getattr(Device, name)).values())

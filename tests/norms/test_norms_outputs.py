@@ -13,6 +13,7 @@ import fastact as fa
 def test_statistics_may_be_given_memory(setting):
     arrays = Arrays(setting, np.dtype(np.float32))
     y, saved = arrays.call(arrays.op.forward)
+    assert not setting.adds or saved[0] is y[1]
     end = len(saved) - len(arrays.weights)
     first = end - len(arrays.setting.kind.statistics)
     statistics = saved[first:end]

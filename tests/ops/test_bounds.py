@@ -11,7 +11,7 @@ import judged
 import numpy as np
 import pytest
 from devices import DTYPES, FRAMEWORKS, KERNELS
-from normed import Arrays, Setting, assert_right, for_every_norm, run
+from normed import Arrays, Setting, assert_right, for_every_norm
 from recurrent import GATES, Step
 
 import fastact as fa
@@ -213,7 +213,7 @@ def test_norms_of_hard_data(where, dtype, setting, make, name):
     arrays = Arrays(setting, dtype)
     with np.errstate(over="ignore"):
         make(arrays, np.random.default_rng(0))
-    assert_right(arrays, name, *run(arrays, where, activation=name))
+    assert_right(arrays, name, where)
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
@@ -226,7 +226,7 @@ def test_moments_whose_roundings_add_up(op):
     arrays = Arrays(Setting(op, (200, 2048), {"eps": 0.0}), np.dtype(np.float64))
     tops = rng.random((200, 1)) + 0.5
     arrays.x[...] = np.where(np.arange(2048) < 32, 1000 * tops, -tops)
-    assert_right(arrays, "identity", *run(arrays))
+    assert_right(arrays, "identity")
 
 
 @pytest.mark.parametrize("fill", [0.1, pytest.param(0.7, marks=pytest.mark.thorough)])
@@ -235,7 +235,7 @@ def test_long_sums_of_float64(fill):
     for shape in ((200_000, 4), (2, 300_000)):
         arrays = Arrays(Setting("layer_norm", shape), np.dtype(np.float64))
         arrays.dy[...] = fill
-        assert_right(arrays, "identity", *run(arrays))
+        assert_right(arrays, "identity")
 
 
 @everywhere

@@ -34,22 +34,6 @@ def test_oracle_is_right():
             assert abs(sum((t - exact) ** 2 for t in terms) / m2[column] - 1) < 1e-13
 
 
-# --- hard data ------------------------------------------------------------------------------------
-
-
-def test_few_elements_and_none():
-    """By the entry points of `Moments`; mean_var has its own in test_moments_hard."""
-    with np.errstate(all="ignore"):
-        for correction in (0, 1, 2, 0.5):
-            for count in (1, 2, 3):
-                x = draw(np.float64, (count,))
-                right = fa.mean_var(x, correction=correction)[1]
-                np.testing.assert_allclose(fa.moments(x).var(correction), right)
-    m = fa.moments(np.zeros((0, 3)), 0)
-    assert m.count == 0
-    assert (m.m2 == 0).all()
-
-
 # --- entry points ---------------------------------------------------------------------------------
 
 

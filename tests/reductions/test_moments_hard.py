@@ -112,6 +112,8 @@ def test_few_and_no_elements(backend):
                     expected = np.inf
                 found = mean_var(backend, x, correction=correction)[1]
                 np.testing.assert_allclose(found, expected)
+                np.testing.assert_allclose(fa.moments(x).var(correction), expected)
+    assert fa.moments(np.zeros((0, 3)), 0).count == 0
     mean, var = mean_var(backend, np.zeros((0, 3), np.float32), 0)
     assert np.isnan(mean).all()
     assert np.isnan(var).all()

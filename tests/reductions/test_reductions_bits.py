@@ -1,4 +1,4 @@
-"""Sums give the same bits whatever the layout, the threads and the place, and take no memory."""
+"""Sums give the same bits whatever the layout, the threads and the place."""
 
 import math
 from typing import Any
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from arrays import finite
 from conftest import assert_same_bits
-from processes import HELD, python_output, reads_proc
 from sums import SUMS, case
 
 import fastact as fa
@@ -102,24 +101,6 @@ def test_an_output_is_the_same_alone(op, dtype, shape, axes):
         alone = x[tuple(slice(None) if i in axes else slice(k, k + 1) for i, k in enumerate(at))]
         for copy in (alone, np.ascontiguousarray(alone)):
             assert_same_bits(np.asarray(op(copy, axes)).reshape(()), y[at])
-
-
-@pytest.mark.skipif(not reads_proc, reason="reads Linux's /proc")
-def test_peak_of_the_process_is_flat(op):
-    code = f"""
-import numpy as np, fastact as fa
-{HELD}
-op = fa.ops[{op.name!r}]
-x = np.ones((2000, 2000), np.float32)
-columns, total = np.zeros(2000, np.float32), np.zeros((), np.float32)
-fa.set_num_threads(4)
-op(x, 0, out=columns)
-before = peak()
-for source in (x, x.T, x[:, ::-2].T):
-    op(source, out=total); op(source, 1, out=np.zeros(len(source), np.float32))
-print(peak() - before)
-"""
-    assert int(python_output(code)) < 2_000_000
 
 
 def test_more_than_2_to_the_31_terms(op):

@@ -1,4 +1,4 @@
-"""Sinks of softmax: against gpt-oss's published formula and the oracle, on every device."""
+"""Sinks and soft caps of softmax: as gpt-oss and Gemma 2 have them, and the oracle, everywhere."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SHAPES: list[tuple[tuple[int, ...], Any, tuple[int, ...]]] = [
 
 
 def arrays(
-    shape: tuple[int, ...], axis: Any, of_sink: tuple[int, ...], dtype: str, spread: float = 3.0
+    shape: tuple[int, ...], of_sink: tuple[int, ...], dtype: str, spread: float = 3.0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x, sinks around the rows' maxima, and dy."""
     rng = np.random.default_rng(3)
@@ -50,23 +50,30 @@ def assert_right(
 def test_values_and_gradients(
     framework: Framework, dtype: str, shape: Any, axis: Any, of_sink: Any
 ) -> None:
-    x, sink, dy = arrays(shape, axis, of_sink, dtype)
+    x, sink, dy = arrays(shape, of_sink, dtype)
     numbers = assert_right(framework, x, dy, sink=sink, axis=axis)
     assert numbers["dsink"].shape == of_sink
+    assert_right(framework, x, dy, axis=axis, softcap=2.5)
 
 
 @by_framework
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("scale", [1.0, 0.125, -3.0])
-@pytest.mark.parametrize("kind", ["bool", "numbers"])
-def test_scale_and_masks(framework: Framework, dtype: str, scale: float, kind: str) -> None:
+@by_dtype
+@pytest.mark.parametrize("softcap", [None, 0.5, 50.0])
+@pytest.mark.parametrize("scale", [1.0, 0.0625, -3.0])
+@pytest.mark.parametrize("kind", ["none", "bool", "numbers"])
+def test_scale_masks_caps_and_sinks(
+    framework: Framework, dtype: str, softcap: Any, scale: float, kind: str
+) -> None:
+    spreads = (3.0, 3.0) if softcap is None else (30.0, 0.5)  # of x, and of sinks
     for axis, of_sink in ((-1, (3, 1)), (1, (7, 40))):
-        x, sink, dy = arrays((2, 3, 7, 40), axis, of_sink, dtype)
+        (x, _, dy), (_, sink, _) = (arrays((2, 3, 7, 40), of_sink, dtype, s) for s in spreads)
         mask = np.tril(np.ones((7, 40), bool), 3)
-        mask[2] = False  # y is 0 then, and the share 1
-        if kind == "numbers":
-            mask = np.where(mask, 0.5, -np.inf).astype(x.dtype)
-        assert_right(framework, x, dy, sink=sink, axis=axis, scale=scale, mask=mask)
+        mask[2] = False  # y is 0 then, and a sink's share 1
+        numbers = np.where(mask, 0.5, -np.inf).astype(x.dtype)
+        named: dict[str, Any] = {"axis": axis, "scale": scale, "softcap": softcap}
+        named |= {"none": {}, "bool": {"mask": mask}, "numbers": {"mask": numbers}}[kind]
+        assert_right(framework, x, dy, **named)
+        assert_right(framework, x, dy, **named, sink=sink)
 
 
 @by_framework
@@ -78,7 +85,7 @@ def test_sinks_far_from_their_rows(
 ) -> None:
     """y is as exact where it is subnormal beside a sink far above."""
     for shift in (0.0, 2000.0):
-        x, _, dy = arrays(shape, -1, (), dtype)
+        x, _, dy = arrays(shape, (), dtype)
         x = (x.astype(np.float64) + shift).astype(dtype)
         sink = (x.max(-1).astype(np.float64) + apart * np.linspace(0.5, 1, len(x))).astype(dtype)
         assert_right(framework, x, dy, sink=sink)
@@ -88,7 +95,7 @@ def test_sinks_far_from_their_rows(
 @pytest.mark.parametrize("framework", KERNELS, ids=lambda framework: framework.name)
 def test_a_sink_above_a_row_of_many_blocks(framework: Framework) -> None:
     """Its share is far from 1 and from 0: the largest terms and the others both count beside it."""
-    x, _, dy = arrays((2, 40_001), -1, (), "float64")
+    x, _, dy = arrays((2, 40_001), (), "float64")
     assert_right(framework, x, dy, sink=x.max(-1) + 0.5)
 
 
@@ -149,7 +156,7 @@ def test_as_gpt_oss() -> None:
 
 
 def test_sinks_wider_than_the_data_and_given_outputs() -> None:
-    x, sink, dy = arrays((2, 3, 4, 8), -1, (3, 1), "bfloat16")
+    x, sink, dy = arrays((2, 3, 4, 8), (3, 1), "bfloat16")
     wide = sink.astype(np.float32)
     share = np.zeros((2, 3, 4), np.float32)
     y, saved = fa.softmax.forward(x, sink=wide, out=(np.empty_like(x), share))
@@ -185,3 +192,64 @@ def test_a_sink_without_a_share_has_no_gradient(framework: Framework) -> None:
         _, saved = fa.softmax.forward(given, sink=framework.of(sink), axis=axis)
         dsink = fa.softmax.backward(back, *saved, axis=axis)[1]
         assert (framework.numpy(dsink) == 0).all()
+
+
+# --- soft caps ------------------------------------------------------------------------------------
+
+
+@by_framework
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_not_finite(framework: Framework, axis: int) -> None:
+    """An infinite x has a finite z, and what a mask leaves out counts for nothing, be it NaN."""
+    x = np.float32([[np.inf, 1, np.nan, -np.inf], [3e38, -3e38, np.nan, 0]])
+    mask = np.array([True, True, False, True])
+    if axis == 0:
+        x, mask = np.ascontiguousarray(x.T), mask[:, None]
+    dy = np.ones_like(x)
+    dy[mask & (x > 2)] = 3
+    numbers = assert_right(framework, x, dy, axis=axis, softcap=4.0, mask=mask, scale=2.0)
+    assert np.isfinite(numbers["y"]).all()
+    assert np.isfinite(numbers["dx"]).all()
+    out = np.broadcast_to(~mask, x.shape)
+    np.testing.assert_array_equal(numbers["y"][out], 0)
+    np.testing.assert_array_equal(numbers["dx"][out], 0)
+
+
+@pytest.mark.parametrize("scale", [1e20, -1e20])
+@pytest.mark.parametrize("softcap", [2.0, 1e39])
+def test_capped_z_beyond_the_range(scale: float, softcap: float) -> None:
+    """Distances within a row count, where scale x overflows, and where its cap does."""
+    x = np.float32([[1e17, 3e17, -1e20], [2e-20, 1e-20, -1e-20], [3e37, 3e37, 0]])
+    y = fa.softmax(x, scale=scale, softcap=softcap)
+    z = softcap * np.tanh(x.astype(np.longdouble) * scale / softcap)
+    z = np.exp(z - z.max(1, keepdims=True))
+    np.testing.assert_allclose(y, z / z.sum(1, keepdims=True), 1e-5)
+
+
+def gemma2(scores: torch.Tensor, softcap: float, mask: torch.Tensor) -> torch.Tensor:
+    """The weights of `eager_attention_forward` of transformers' models/gemma2."""
+    scores = scores / softcap
+    scores = torch.tanh(scores)
+    scores = scores * softcap
+    return torch.nn.functional.softmax(scores + mask, dim=-1, dtype=scores.dtype)
+
+
+def test_as_gemma2() -> None:
+    generator = torch.Generator().manual_seed(1)
+    made: Any = {"dtype": torch.float64, "generator": generator}
+    x, dy = 300 * torch.randn(2, 4, 9, 9, **made), torch.randn(2, 4, 9, 9, **made)
+    mask = torch.full((9, 9), torch.finfo(torch.float64).min, dtype=torch.float64).triu(1)
+    theirs_of, ours_of = x.clone().requires_grad_(), x.clone().requires_grad_()
+    theirs = gemma2(0.25 * theirs_of, 50.0, mask)
+    ours = fa.softmax(ours_of, scale=0.25, softcap=50.0, mask=mask)
+    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=0)
+    (expected_dx,) = torch.autograd.grad(theirs, theirs_of, dy)
+    (dx,) = torch.autograd.grad(ours, ours_of, dy)
+    torch.testing.assert_close(dx, expected_dx, rtol=1e-12, atol=1e-15)
+
+
+def test_no_softcap_saves_no_x() -> None:
+    x = np.ones((2, 3), np.float32)
+    assert fa.softmax.forward(x)[1][3] is None
+    assert fa.softmax.forward(x, softcap=2.0)[1][3] is x
+    assert_same_bits(fa.softmax(x * 0.5, softcap=1e30), fa.softmax(x * 0.5))

@@ -89,10 +89,7 @@ def measurable():
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("dtypes", "memory"),
-    [
-        (("float32",), 2**20),
-        pytest.param(tuple(work.ITEM), 2**22, marks=pytest.mark.thorough),
-    ],
+    [(("float32",), 2**20), pytest.param(tuple(work.ITEM), 2**22, marks=pytest.mark.thorough)],
     ids=["float32", "all"],
 )
 def test_every_op_runs_and_is_reported(dtypes, memory, tmp_path, capsys):

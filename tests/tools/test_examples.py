@@ -18,11 +18,7 @@ IN_TORCH = ["torch_train", "inference"]
 LARGE = {"larger_than_memory": "dask.array", "climatology": "xarray"}
 # One thread of each pool: on a busy machine pools that wait for each other take minutes, and the
 # results do not depend on it.
-ONE_THREAD = {
-    "FASTACT_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-}
+ONE_THREAD = {"FASTACT_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="tests away from the source tree")
 

@@ -1,6 +1,7 @@
-"""Who imports whom in python/fastact, read from the sources."""
+"""Who imports whom in python/fastact, and includes what in src, read from the sources."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -114,3 +115,33 @@ def test_benchmarks_and_checks_share_one_part_alone():
     }
     assert between
     assert {_room(module) for _, module in between} == {"fastact.measure"}
+
+
+NATIVE = Path(__file__).parents[2] / "src"
+
+#: What every family uses. The other folders of src/cpu and src/common are families, or call them.
+SHARED = {"cpu/core", "cpu/simd", "common/core", "common/math"}
+
+
+def _included(path: Path) -> set[str]:
+    """The folders from which a file includes a header of ours."""
+    return set(re.findall(r'^#include "((?:cpu|common)/\w+)/', path.read_text(), re.M))
+
+
+def _files(folder: str) -> list[Path]:
+    return [path for path in (NATIVE / folder).rglob("*") if path.suffix in (".h", ".cpp")]
+
+
+def test_the_pattern_finds_what_a_family_includes():
+    found = set().union(*(_included(path) for path in _files("cpu/norms")))
+    assert found >= {"cpu/core", "common/norms", "cpu/reductions"}
+
+
+@pytest.mark.parametrize("folder", sorted(SHARED))
+def test_what_every_family_uses_includes_none(folder):
+    found = {
+        str(path.relative_to(NATIVE)): names
+        for path in _files(folder)
+        if (names := _included(path) - SHARED)
+    }
+    assert not found

@@ -49,12 +49,7 @@ def test_a_converted_network_is_the_same_network():
     before = copy.deepcopy(model)
     parameters = dict(model.named_parameters())
     report = fnn.convert(model)
-    assert report.converted == {
-        "1": "BatchNorm2d",
-        "6.3": "LayerNorm",
-        "7": "Mish",
-        "9": "Softmax",
-    }
+    assert report.converted == {"1": "BatchNorm2d", "6.3": "LayerNorm", "7": "Mish", "9": "Softmax"}
     assert report.fused == {
         "1": "BatchNorm2d with ReLU(inplace=True)",
         "3": "Conv2d with LeakyReLU(negative_slope=0.2)",

@@ -20,12 +20,7 @@ from fastact.torch.nn.convert import REPLACEMENTS
 from fastact.torch.nn.module import WithActivation
 
 # Relative to the largest value: a sum that cancels has no digits to compare.
-TOLERANCE = {
-    torch.float32: 3e-6,
-    torch.float64: 5e-13,
-    torch.float16: 4e-3,
-    torch.bfloat16: 3e-2,
-}
+TOLERANCE = {torch.float32: 3e-6, torch.float64: 5e-13, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 # torch's derivative has one sixth rounded to float32.
 ROUGH = {torch.nn.Hardsigmoid: 1e-7}
