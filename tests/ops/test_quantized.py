@@ -22,7 +22,6 @@ from fastact.ops.engine import parts, quantized
 from fastact.ops.engine.quantized import Quantizes
 
 OPS = [op for op in fa.ops.values() if isinstance(op, Quantizes) and not op.traits.counts_elements]
-FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -103,7 +102,7 @@ def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framewor
         y, total = (a if a is None else framework.numpy(a) for a in (y, total))
     got, scale, *others = op.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
     if framework.name == "numpy":
-        assert got.dtype == (FLOAT8 if codes != "int8" else np.int8)
+        assert got.dtype == getattr(ml_dtypes, codes, np.int8)
     elif framework.name == "torch":
         assert got.dtype == getattr(torch, codes)
     scale = np.asarray(framework.numpy(scale))
@@ -173,10 +172,10 @@ def test_scales_in_arrays_are_read_by_every_call(dtype, wrong):
 
 def test_dtypes_of_any_library():
     x = np.linspace(-1, 1, 8, dtype=np.float32)
-    float8 = ("float8_e4m3fn", torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, FLOAT8)
-    for first, *others in (("int8", torch.int8, np.int8, np.dtype("int8")), float8):
+    for first in TOPS:
         right, _ = fa.silu.quantized(x, dtype=first)
-        for dtype in others:
+        kind = getattr(ml_dtypes, first, np.int8)
+        for dtype in (getattr(torch, first), kind, np.dtype(kind)):
             is_same(fa.silu.quantized(x, dtype=dtype)[0], right)
             step = torch.compile(partial(fa.silu.quantized, dtype=dtype), backend="eager")
             same_codes(step(torch.from_numpy(x))[0], right)
@@ -197,7 +196,8 @@ def test_every_number_of_16_bits(codes):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_numbers_that_are_next_to_a_tie(dtype, codes):
     """A double is rounded once."""
-    ties = np.arange(-300, 300) / 2 if codes == "int8" else np.arange(-(2**8), 2**8) * 2.0**-10
+    steps = {"int8": 0.5, "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17}
+    ties = np.arange(-300, 300) * steps[codes]
     x = ties.astype(dtype)
     x = np.concatenate([x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)])
     got, _ = fa.quantize(x, dtype=codes, scale=1.0)
@@ -216,7 +216,8 @@ def test_quotients_are_those_of_a_division(scale, codes, isa):
         if not 0 < by < np.inf:
             continue
         with np.errstate(over="ignore", under="ignore"):
-            x = np.concatenate([ties, ties * 2.0**-9, 2.0 ** random.integers(-140, 120, 512)])
+            small = (ties * 2.0**-9, ties * 2.0**-16, ties * 2.0**8)
+            x = np.concatenate([ties, *small, 2.0 ** random.integers(-140, 120, 512)])
             x = (x.astype(np.float32) * by).astype(np.float32)
             x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
             x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45])])
@@ -311,7 +312,7 @@ class EqualToAll(str):
 def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any]]]:
     per = "per must be 'row', 'tensor' or a positive"
     return [
-        (ValueError, "dtype must be 'int8' or 'float8_e4m3fn', got 'int4'", {"dtype": "int4"}),
+        (ValueError, "dtype must be 'int8' or 'float8_.*, got 'int4'", {"dtype": "int4"}),
         (ValueError, r"dtype must be .*, got torch\.int16", {"dtype": torch.int16}),
         (TypeError, "keyword argument 'block'; allowed are dtype, per, scale, ", {"block": 2}),
         *((ValueError, f"{per} integer, got {bad!r}", {"per": bad}) for bad in ("col", 0, True)),

@@ -322,7 +322,7 @@ def cross_entropy(
 # --- codes of 8 bits ------------------------------------------------------------------------------
 
 #: The greatest number of a dtype of codes, which the greatest element becomes.
-TOPS = {"int8": 127, "float8_e4m3fn": 448}
+TOPS = {"int8": 127, "float8_e4m3fn": 448, "float8_e5m2": 57344}
 
 
 def scales(y: Any, dtype: str, per: str | int) -> Any:
@@ -350,7 +350,8 @@ def codes(y: Any, scale: Any, dtype: str) -> Any:
     if dtype == "int8":
         return np.clip(np.rint(np.nan_to_num(quotient, nan=0)), -128, 127).astype(np.int8)
     kind = getattr(importlib.import_module("ml_dtypes"), dtype)
-    table = np.arange(127, dtype=np.uint8).view(kind).astype(np.float64)
+    table = np.arange(128, dtype=np.uint8).view(kind).astype(np.float64)
+    table = table[np.isfinite(table)]
     ties = (table[1:] + table[:-1]) / 2
     below, at = (np.searchsorted(ties, np.abs(quotient), side) for side in ("left", "right"))
     found = np.where(np.isnan(quotient), 127, np.where(below % 2, at, below))

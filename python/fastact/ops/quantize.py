@@ -24,14 +24,14 @@ def quantize(
     """An array in 8 bits: codes, and scales that give it back.
 
     ``codes * scale`` is about x: ``codes = round(x / scale)``, and without a scale that is known
-    ``scale = max(abs(x)) / 127`` (float8: 448) over the elements that share it. An op's
+    ``scale = max(abs(x)) / 127`` (e4m3: 448, e5m2: 57344) over the elements that share it. An op's
     ``quantized`` makes the same of its result, which then is not written in between.
 
     Parameters
     ----------
     x : array
         Of float16, bfloat16, float32 or float64; any shape but (), and any strides.
-    dtype : {"int8", "float8_e4m3fn"} or dtype, default "int8"
+    dtype : {"int8", "float8_e4m3fn", "float8_e5m2"} or dtype, default "int8"
         The dtype of the codes, by its name or as NumPy, ml_dtypes or torch has it.
     per : {"row", "tensor"} or int, default "row"
         Which elements share a scale: those along the last axis, all of them, or so many neighbours

@@ -57,10 +57,10 @@ FASTACT_HD void encode_by(const char* from, int64_t n, char* to, Code code) {
 template <class C>
 void encode(const char* from, int64_t n, double given, int format, char* to) {
   const C scale = C(given);
-  if (format == kInt8Codes)
-    encode_by<C>(from, n, to, [=](C x) FASTACT_INLINED { return int8_of(quotient_of(x, scale)); });
-  else
-    encode_by<C>(from, n, to, [=](C x) FASTACT_INLINED { return e4m3_of(quotient_of(x, scale)); });
+  with_format(format, [&](auto kind) {
+    encode_by<C>(from, n, to,
+                 [=](C x) FASTACT_INLINED { return kind.code(quotient_of(x, scale)); });
+  });
 }
 
 #if defined(FASTACT_FMA)
@@ -85,12 +85,11 @@ void encode_floats(const char* from, int64_t n, double given, int format, char* 
   if (!(given >= 0x1p-60 && given <= 0x1p60)) return encode<float>(from, n, given, format, to);
   const float scale = float(given);
   const Quotient quotient(scale);
-  if (format == kInt8Codes)
+  with_format(format, [&](auto kind) {
+    const float end = kind.kEnd * scale;
     encode_by<float>(from, n, to,
-                     [=](float x) FASTACT_INLINED { return int8_of(x, 128 * scale, quotient); });
-  else
-    encode_by<float>(from, n, to,
-                     [=](float x) FASTACT_INLINED { return e4m3_of(x, 448 * scale, quotient); });
+                     [=](float x) FASTACT_INLINED { return kind.code(x, end, quotient); });
+  });
 }
 #else
 constexpr auto encode_floats = encode<float>;

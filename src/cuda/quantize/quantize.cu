@@ -67,7 +67,7 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
   for_elements([&](C x, int64_t at) {
     const float quotient = quotient_of(x, scale);
     store(reinterpret_cast<int8_t*>(map.of.data[kQuantizeCodes] + at),
-          int8_t(map.format == kInt8Codes ? int8_of(quotient) : e4m3_of(quotient)));
+          int8_t(with_format(map.format, [=](auto kind) { return kind.code(quotient); })));
   });
 }
 

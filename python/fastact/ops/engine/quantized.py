@@ -36,7 +36,7 @@ from .parts import Part, Parts, begin_of, cut, for_each, part_of, threads_of
 from .reductions import fill
 
 #: The numbers of formats (`CodeFormat` in src/common/quantize/quantize.h).
-FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
+FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1, "float8_e5m2": 2}
 
 #: A View has codes as this dtype, of bytes.
 _BYTES = "bool"
@@ -85,14 +85,14 @@ class Quantizes:
         """The op's value in 8 bits: codes, and scales that give it back.
 
         ``codes * scale`` is about what calling the op gives: ``codes = round(y / scale)``, with y
-        the op's float32 value, also of 16-bit data, and ``scale = max(abs(y)) / 127`` (float8: 448)
-        over the elements that share it.
+        the op's float32 value, also of 16-bit data, and ``scale = max(abs(y)) / 127`` (e4m3: 448,
+        e5m2: 57344) over the elements that share it.
 
         Parameters
         ----------
         *args : array
             As for the call.
-        dtype : {"int8", "float8_e4m3fn"} or dtype, default "int8"
+        dtype : {"int8", "float8_e4m3fn", "float8_e5m2"} or dtype, default "int8"
             The dtype of the codes, by its name or as NumPy, ml_dtypes or torch has it. Where float8
             is not there, in NumPy without ml_dtypes, the same bytes are uint8; in frameworks that
             can't see bytes as another dtype, bool.
@@ -128,11 +128,11 @@ class Quantizes:
 
         Notes
         -----
-        Rounding is half to even, and saturates: int8 from -128 to 127, float8 at 448, infinities
-        too. NaN is float8's NaN; in int8, which has none, it is 0. Elements that are not finite
-        count for no scale. A scale that is found is no less than the least normal number, which it
-        is for zeros alone. A norm with another `casting` than "exact" rounds 16-bit data as it
-        does, and its value of that dtype is what becomes codes.
+        Rounding is half to even, and saturates: int8 from -128 to 127, float8 at its greatest
+        number, infinities too. NaN is float8's NaN; in int8, which has none, it is 0. Elements that
+        are not finite count for no scale. A scale that is found is no less than the least normal
+        number, which it is for zeros alone. A norm with another `casting` than "exact" rounds
+        16-bit data as it does, and its value of that dtype is what becomes codes.
 
         The op is computed in parts, and with one scale for several of them twice. Memory for them
         does not grow with the arrays; but a norm over groups of channels takes whole examples, and
