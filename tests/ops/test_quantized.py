@@ -436,6 +436,82 @@ def test_what_is_wrong_in_what_torch_compiles():
             torch.compile(run, fullgraph=True, backend="eager")(x)
 
 
+# --- and back -------------------------------------------------------------------------------------
+
+
+def numbers(codes: Any, scale: Any, dtype: str, format: str) -> Any:
+    """Codes times their scales, rounded to a dtype."""
+    found = codes.view(getattr(ml_dtypes, format, np.int8)).astype(scale.dtype)
+    scale = np.atleast_1d(scale)
+    with np.errstate(invalid="ignore"):
+        scales = np.repeat(scale, codes.shape[-1] // scale.shape[-1], -1)
+        return (found * scales).astype(DTYPES[dtype])
+
+
+@each_per
+@each_format
+@each_dtype
+def test_dequantize_is_the_inverse(dtype, codes, per, framework):
+    """Of every code, in any layout, into arrays; repeated calls are replayed by new numbers."""
+    every = np.arange(2**8, dtype=np.uint8).view(np.bool_)[::-1]
+    for time in range(4):
+        given = np.stack([np.roll(every, time), every, every[::-1]]).copy("F")[::2]
+        shape = {"row": (2, 1), "tensor": (), 32: (2, 8)}[per]
+        scale = np.random.default_rng(time).normal(size=shape)
+        scale = np.asarray(scale, np.float64 if dtype == "float64" else np.float32)
+        right = numbers(given, scale, dtype, codes)
+        named = {"dtype": dtype, "codes_dtype": codes}
+        own = framework.of(given), framework.of(scale)
+        out = framework.of(np.zeros((4, 2**9), DTYPES[dtype])[::2, ::2])
+        assert fa.dequantize(*own, **named, out=out) is out
+        for got in map(framework.numpy, (fa.dequantize(*own, **named), out)):
+            assert got.dtype == right.dtype
+            np.testing.assert_array_equal(got.astype(float), right.astype(float))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 64])
+@each_per
+@each_format
+def test_what_was_quantized_comes_back(rows, codes, per, isa):
+    x = np.random.default_rng(3).normal(size=(rows, 1024)).astype(np.float32)
+    made, scale = fa.quantize(x, dtype=codes, per=per)
+    y = fa.dequantize(made, scale)
+    assert_same_bits(y, numbers(made, np.asarray(scale), "float32", codes))
+    assert np.abs(y - x).max(initial=0) <= {"int8": 0.02, "float8_e4m3fn": 0.27}.get(codes, 0.53)
+    of_codes = torch.from_numpy(made.view(np.int8)).view(getattr(torch, codes))
+    tensors = of_codes, torch.from_numpy(np.asarray(scale))
+    torch._dynamo.reset()
+    step = torch.compile(fa.dequantize, fullgraph=True, backend="aot_eager")
+    for run in (fa.dequantize, step):
+        assert_same_bits(run(*tensors, dtype=torch.float32).numpy(), y)
+
+
+WRONG = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "given"),
+    [
+        (TypeError, "codes must have dtype int8 or .*e5m2, got float32", {"codes": WRONG}),
+        (TypeError, "codes must have dtype int8 or .*, got uint8", {"codes": np.ones(8, np.uint8)}),
+        (ValueError, "codes must have an axis", {"codes": np.ones((), np.int8)}),
+        (TypeError, "scale must be an array, got 0.5", {"scale": 0.5}),
+        (ValueError, r"scale must have shape \(\), .* 8, got \(2, 3\)", {"scale": WRONG}),
+        (TypeError, "scale must have dtype float64, in which the result is", {"dtype": "float64"}),
+        (TypeError, "all arrays must come from one framework", {"scale": torch.ones(2, 1)}),
+        (TypeError, "dtype must be float16, ", {"dtype": "int8"}),
+        (ValueError, "codes_dtype must be 'int8' or ", {"codes_dtype": "int4"}),
+        (ValueError, r"out must have shape \(2, 8\)", {"out": np.ones((2, 4), np.float32)}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_dequantize(error, words, given):
+    named = {"codes": np.ones((2, 8), np.int8), "scale": np.ones((2, 1), np.float32), **given}
+    arrays = named.pop("codes"), named.pop("scale")
+    refused(f"^fastact.dequantize: {words}", fa.dequantize, *arrays, **named, error=error)
+
+
 def test_jax_has_none():
     jax = pytest.importorskip("jax")
+    codes, scale = jax.numpy.ones(3, "int8"), jax.numpy.ones(1)
+    refused("codes must be an array that can be written, got jax", fa.dequantize, codes, scale)
     refused("x must be an array that can be written, got jax", fa.relu.quantized, jax.numpy.ones(3))

@@ -36,6 +36,7 @@ from ..ops.activations import Activation, Parameters
 from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg
 from ..ops.engine.op import Model, ops
 from ..ops.engine.quantized import Quantizes, named_format
+from ..ops.quantize import format_of
 from ..ops.types import (
     A,
     ActivationLike,
@@ -802,6 +803,17 @@ def traced_quantized(
     values = (v.detach() if isinstance(v, torch.Tensor) else v for v in operators.values(named))
     codes, found, *others = operators.quantized(dtype, str(per), *given, *values)
     return _in_out(operators.spec.where, named, (codes, scale if is_array else found, *others))
+
+
+def dequantized(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any) -> Any:
+    """`fastact.dequantize` in torch's own operations, for what has no memory of its own."""
+    where = "fastact.dequantize"
+    codes = codes.view(getattr(torch, format_of(where, codes, codes_dtype)))
+    named = foreign.dtype_name(scale) if dtype is None else dtype
+    kind = named_dtype(validate.dtype_named(where, "dtype", named))
+    rows = codes.to(scale.dtype).unflatten(-1, (scale.shape[-1] if scale.ndim else 1, -1))
+    y = (rows * scale.unsqueeze(-1)).flatten(-2).to(kind)
+    return _in_out(where, {"out": out}, (y,))[0]
 
 
 def _finished(operators: Operators, named: Mapping[str, Any], result: Any) -> Any:

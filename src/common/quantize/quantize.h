@@ -48,6 +48,15 @@ constexpr Field kPeakFields[] = {
     fields::in_out<&QuantizeCall::scale>("peak").reduced("x", "reduced").compute_type("x"),
 };
 
+// y OUT = codes IN times scale IN.
+constexpr Field kDecodeFields[] = {
+    fields::out<&QuantizeCall::x>("y"),
+    fields::axes<&QuantizeCall::reduced>("reduced", "y"),
+    fields::in<&QuantizeCall::scale>("scale").reduced("y", "reduced").compute_type("y"),
+    fields::in<&QuantizeCall::codes>("codes").same_shape("y").mask(),
+    fields::in<&QuantizeCall::format>("format").below(kCodeFormats),
+};
+
 struct WidenCall {
   enum Data : int { kX, kResidual, kTotal, kY, kArrays };
   ArrayArgument data[kArrays];
@@ -71,6 +80,7 @@ constexpr Field kWidenFields[] = {
 constexpr CallTable kQuantize = table_of_call<QuantizeCall>("quantize", kQuantizeFields);
 constexpr CallTable kEncode = table_of_call<QuantizeCall>("encode", kEncodeFields);
 constexpr CallTable kPeak = table_of_call<QuantizeCall>("peak", kPeakFields);
+constexpr CallTable kDecode = table_of_call<QuantizeCall>("decode", kDecodeFields);
 constexpr CallTable kWiden = table_of_call<WidenCall>("widen", kWidenFields, problem_of_widen);
 
 }  // namespace fastact
@@ -105,9 +115,10 @@ FASTACT_HD typename BitsOf<C>::type finite_magnitude(C x) {
 FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
 FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
 
-// A format makes codes, in the last byte, of quotients; or of numbers whose quotient(x) is exact up
-// to the greatest of them, kEnd times the scale, which has the last code. The ends of the range are
-// compared as integers, as which magnitudes sort: vectors do that faster.
+// A format knows the number of a code. It makes codes, in the last byte, of quotients; or of
+// numbers whose quotient(x) is exact up to the greatest of them, kEnd times the scale, which has
+// the last code. The ends of the range are compared as integers, as which magnitudes sort: vectors
+// do that faster.
 struct Undivided {
   FASTACT_HD float operator()(float x) const { return x; }
 };
@@ -125,6 +136,8 @@ struct Int8 {
     sum = sum < 0x4b40007f ? sum : 0x4b40007f;
     return magnitude > 0x7f800000 ? 0 : sum;
   }
+
+  static FASTACT_HD float number(int32_t code) { return float(code); }
 };
 
 // So many bits of mantissa; 2^(least - 127), the least normal number; and the greatest one.
@@ -148,6 +161,15 @@ struct Float8 {
     const int32_t sum = bit_cast<int32_t>(y + bit_cast<float>(power + (kShift << 23)));
     const int32_t code = sum + ((power - kLeast) >> kShift) + (magnitude > 0x7f800000 ? kToNan : 0);
     return (code & 0x7f) | (bits >> 24 & 0x80);
+  }
+
+  // Bits become those of a float; a subnormal number is 1 + mantissa but for the 1.
+  static FASTACT_HD float number(int32_t code) {
+    const int32_t magnitude = code & 0x7f, bits = (magnitude << kShift) + kLeast;
+    const float subnormal = bit_cast<float>(bits) - bit_cast<float>(kLeast);
+    int32_t found = magnitude >> mantissa ? bits - (1 << 23) : bit_cast<int32_t>(subnormal);
+    found = magnitude > kTopCode ? 0x7f800000 | magnitude << kShift : found;
+    return bit_cast<float>(found | (code & INT32_MIN));
   }
 
  private:

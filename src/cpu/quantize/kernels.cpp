@@ -95,10 +95,26 @@ void encode_floats(const char* from, int64_t n, double given, int format, char* 
 constexpr auto encode_floats = encode<float>;
 #endif
 
+template <class C>
+void decode(const char* codes, int64_t n, double given, int format, char* to) {
+  const C scale = C(given);
+  C* const y = pointer<C>(to);
+  with_format(format, [&](auto kind) {
+    for (int64_t i = 0; i < n; i += kAtOnce) {
+      const int64_t m = n - i < kAtOnce ? n - i : kAtOnce;
+      int32_t wide[kAtOnce];  // as above
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) wide[j] = int8_t(codes[i + j]);
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) y[i + j] = C(kind.number(wide[j])) * scale;
+    }
+  });
+}
+
 }  // namespace
 
 extern const QuantizeKernels quantize_kernels;
-const QuantizeKernels quantize_kernels = {{peak<float>, peak<double>},
-                                          {encode_floats, encode<double>}};
+const QuantizeKernels quantize_kernels = {
+    {peak<float>, peak<double>}, {encode_floats, encode<double>}, {decode<float>, decode<double>}};
 
 FASTACT_END_NAMESPACE

@@ -1,5 +1,6 @@
 // Codes and scales (common/quantize/quantize.h) of rows: the elements that share a scale. A row is
-// read twice where both are made, the second time from the cache. And 16-bit data in float32.
+// read twice where both are made, the second time from the cache. Codes become numbers again, and
+// 16-bit data becomes float32.
 #include "cpu/core/native_function.h"
 #include "cpu/core/row_pass.h"
 #include "cpu/quantize/kernels.h"
@@ -83,6 +84,24 @@ void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bo
   q->finds_scale = finds_scale, q->has_codes = call.codes.shape;
 }
 
+struct Decoded : RowPass {
+  const Quantize& q;
+  alignas(64) char y[kPiece * sizeof(double)];
+  alignas(64) char codes[kPiece];
+
+  explicit Decoded(const Quantize& quantize) : RowPass(quantize.operands), q(quantize) {}
+
+  void visit(int64_t row, int64_t) {
+    const double scale = reader.number(Quantize::kScale, row);
+    for_pieces(row, [&](int64_t, int64_t n) {
+      char* const to = reader.target(Quantize::kX, y, false);
+      const char* const from = reader.load_stored(Quantize::kCodes, codes);
+      q.kernels->decode[s.compute_dtype == kF64](from, n, scale, q.format, to);
+      reader.finish(Quantize::kX, to, y, false);
+    });
+  }
+};
+
 struct Widened : RowPass {
   alignas(64) char x[kPiece * sizeof(double)];
   alignas(64) char residual[kPiece * sizeof(double)];
@@ -109,6 +128,10 @@ void quantize(const QuantizeCall& call, const KernelTable* kernels) noexcept {
   run_planned(run_rows<Rows, Quantize>, size_of(call.x), call, kernels, finds_scale);
 }
 
+void decode(const QuantizeCall& call, const KernelTable* kernels) noexcept {
+  run_planned(run_rows<Decoded, Quantize>, size_of(call.x), call, kernels, false);
+}
+
 void widen_array(const WidenCall& call, const KernelTable* kernels) noexcept {
   const ArrayArgument& x = call.data[WidenCall::kX];
   const int64_t size = size_of(x);
@@ -126,6 +149,7 @@ void add_quantize(std::vector<NativeFunction>* functions) {
   functions->push_back(native_function<quantize<true>>(kQuantize));
   functions->push_back(native_function<quantize<false>>(kEncode));
   functions->push_back(native_function<quantize<false>>(kPeak));  // without codes it finds peaks
+  functions->push_back(native_function<decode>(kDecode));
   functions->push_back(native_function<widen_array>(kWiden));
 }
 

@@ -1,5 +1,5 @@
-// Codes of 8 bits and their scales (common/quantize/quantize.h), of arrays of any strides; and
-// 16-bit data in float32.
+// Codes of 8 bits and their scales (common/quantize/quantize.h), of arrays of any strides; numbers
+// of codes; and 16-bit data in float32.
 //
 // A row, the elements that share a scale, has a warp, or a block where it is long. It is read twice
 // where scale and codes are made, the second time from a cache.
@@ -73,6 +73,22 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
 
 template <class T>
 FASTACT_KERNEL(kQuantizeThreads)
+void decode_all(FASTACT_GRID_CONSTANT const StridedArrays<kQuantizeArrays> all, const int64_t count,
+                const int format) {
+  const int64_t i = int64_t(blockIdx.x) * kQuantizeThreads + threadIdx.x;
+  if (i >= count) return;
+  int64_t at[kQuantizeArrays] = {};
+  offset_all(all, i, 0, all.count, at);
+  const int8_t code =
+      load(reinterpret_cast<const int8_t*>(all.data[kQuantizeCodes] + at[kQuantizeCodes]));
+  using C = Compute<T>;
+  const C scale = load(reinterpret_cast<const C*>(all.data[kQuantizeScale] + at[kQuantizeScale]));
+  const C number = with_format(format, [=](auto kind) { return C(kind.number(code)); });
+  store(reinterpret_cast<T*>(all.data[kQuantizeX] + at[kQuantizeX]), narrow<T>(number * scale));
+}
+
+template <class T>
+FASTACT_KERNEL(kQuantizeThreads)
 void widen_all(FASTACT_GRID_CONSTANT const StridedArrays<WidenCall::kArrays> all,
                const int64_t count) {
   using C = Compute<T>;
@@ -109,6 +125,16 @@ void quantize(const QuantizeCall& call, cudaStream_t stream) {
 }
 
 template <class T>
+void decode(const QuantizeCall& call, cudaStream_t stream) {
+  if (is_empty(call.x)) return;
+  const StridedArrays<kQuantizeArrays> all(
+      CallArrays<kQuantizeArrays>({call.x, call.scale, call.codes}), kQuantizeX,
+      [](int) { return 0; });
+  launch(decode_all<T>, {ceil_div(all.rows(), kQuantizeThreads), kQuantizeThreads}, stream, all,
+         all.rows(), call.format);
+}
+
+template <class T>
 void widen_to_compute(const WidenCall& call, cudaStream_t stream) {
   if (is_empty(call.data[WidenCall::kX])) return;
   const StridedArrays<WidenCall::kArrays> all(CallArrays(call.data), WidenCall::kX,
@@ -121,6 +147,7 @@ using Storage = FASTACT_STORAGE;
 const NativeFunction<quantize<Storage, true>> quantized_call(kQuantize);
 const NativeFunction<quantize<Storage, false>> encoded_call(kEncode);
 const NativeFunction<quantize<Storage, false>> peak_call(kPeak);
+const NativeFunction<decode<Storage>> decoded_call(kDecode);
 const NativeFunction<widen_to_compute<Storage>> widened_call(kWiden);
 
 FASTACT_END_NAMESPACE

@@ -39,22 +39,25 @@ from .reductions import fill
 FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1, "float8_e5m2": 2}
 
 #: A View has codes as this dtype, of bytes.
-_BYTES = "bool"
+BYTES = "bool"
+
+#: The dtypes in the place of float8 in a framework that lacks it.
+SAME_BYTES = ("uint8", "int8", BYTES)
 
 #: Elements of a part of a thread of the CPU, at most.
 _PART = 1 << 16
 
 #: A part with fewer rows has each cut into so many pieces, that all threads have some.
-_FEW_ROWS = 64
+FEW_ROWS = 64
 
 #: Elements that share a scale, by a name; a number is as many neighbours of a row.
 _PER = {name: name for name in ("row", "tensor")}
 
 
-def named_format(where: str, dtype: Any) -> str:
+def named_format(where: str, dtype: Any, name: str = "dtype") -> str:
     """The name of a format, by a dtype as any library has it."""
     named = dtype if isinstance(dtype, str) else validate.dtype_among(dtype, FORMATS) or dtype
-    validate.choice(where, "dtype", named, FORMATS)
+    validate.choice(where, name, named, FORMATS)
     return str(named)
 
 
@@ -292,7 +295,7 @@ class _Quantized:
         if self.given is not None and outs[1] is not None:
             raise ValueError(f"{where}: out[1] must be None where scale is an array")
         models: list[tuple[str, tuple[int, ...] | None, int | None]] = [
-            ("codes", self.shape, _cpu.VIEW_DTYPE_NAMES.index(_BYTES)),
+            ("codes", self.shape, _cpu.VIEW_DTYPE_NAMES.index(BYTES)),
             ("scale", self.scale_shape, self.computed),
             *((name, None, None) for name in others),
         ]
@@ -315,15 +318,15 @@ class _Quantized:
         found = str(getattr(codes, "dtype", type(codes).__name__)).rpartition(".")[2]
         if found not in (self.dtype, *self._same_bytes):
             raise TypeError(f"{self.where}: out[0] must have dtype {self.dtype}, got {found}")
-        return codes if found == _BYTES else codes.view(_dtype_of(codes, _BYTES))
+        return as_bytes(codes)
 
     @property
     def _same_bytes(self) -> tuple[str, ...]:
         """Dtypes in the place of one that a framework lacks."""
-        return ("uint8", "int8", _BYTES) if self.format else (_BYTES,)
+        return SAME_BYTES if self.format else (BYTES,)
 
     def _as_codes(self, bytes_: Any) -> Any:
-        kinds = (_dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
+        kinds = (dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
         try:
             return self.call.seen_as(bytes_, next(kind for kind in kinds if kind is not None))
         except (AttributeError, StopIteration, TypeError):  # a framework that has no such view
@@ -339,7 +342,7 @@ class _Quantized:
             self.threads, most = 1, _PART * self.threads
         free = {*self.op._parts_along(self.now)}
         order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
-        self.part, found = cut(self.shape, order, most, {last: self.block or _FEW_ROWS})
+        self.part, found = cut(self.shape, order, most, {last: self.block or FEW_ROWS})
         if self.part == self.shape:
             self.threads = 1
         return found
@@ -430,13 +433,12 @@ class _Quantized:
     @property
     def _pieces(self) -> int:
         """How many pieces a row has whose scale is known, or found in a pass of its own."""
-        is_few = math.prod(self.part[:-1]) < _FEW_ROWS and self.shape[-1] % _FEW_ROWS == 0
-        return _FEW_ROWS if is_few else 1
+        is_few = math.prod(self.part[:-1]) < FEW_ROWS and self.shape[-1] % FEW_ROWS == 0
+        return FEW_ROWS if is_few else 1
 
     def _rows(self, view: View, pieces: int) -> View:
         """Split the last axis into what shares a scale, or pieces of it."""
-        count = view.shape[-1] // self.block if self.block else pieces
-        return view if count == 1 and not self.block else view.split_axis(self.last, count)
+        return rows_of(view, view.shape[-1] // self.block if self.block else pieces)
 
     def _scales(self, part: Part, rows: View) -> View:
         """Cut the scales to those of a part, one for each row."""
@@ -445,8 +447,7 @@ class _Quantized:
             first, length = part.get(last, (0, self.shape[-1]))
             along = (first // self.block, length // self.block) if self.block else (0, 1)
             view = part_of(view, {**part, last: along})
-        view = view.with_axes(tuple(range(view.ndim, rows.ndim)))
-        return view.broadcast_to((*rows.shape[:-1], 1))
+        return scales_of(view, rows)
 
     def _encode(self, function: str, part: Part, y: View) -> None:
         pieces = 1 if function == "quantize" else self._pieces
@@ -485,7 +486,24 @@ class _Quantized:
         )
 
 
-def _dtype_of(array: Any, name: str) -> Any:
+def as_bytes(codes: Any) -> Any:
+    """Codes as a View has them."""
+    is_seen = foreign.dtype_name(codes) == BYTES
+    return codes if is_seen else codes.view(dtype_of(codes, BYTES))
+
+
+def rows_of(view: View, count: int) -> View:
+    """Split the last axis into so many rows."""
+    return view if count == 1 else view.split_axis(view.ndim - 1, count)
+
+
+def scales_of(view: View, rows: View) -> View:
+    """Give each row its scale."""
+    view = view.with_axes(tuple(range(view.ndim, rows.ndim)))
+    return view.broadcast_to((*rows.shape[:-1], 1))
+
+
+def dtype_of(array: Any, name: str) -> Any:
     """A dtype of an array's framework; None: it has no such."""
     if not isinstance(array, np.ndarray):
         return getattr(namespace(array), name, None)
