@@ -112,7 +112,7 @@ def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framewor
         assert_same_bits(framework.numpy(sum_), right)
     assert (total is None) == (not others)
     if framework.exact:
-        given = {"dtype": codes, "per": per, "scale": framework.of(scale)}
+        given = {"dtype": codes, "per": per, op.known_scale: framework.of(scale)}
         known, *_ = op.quantized(*bound.args, **bound.keywords, **given)
         same_codes(known, encoded(y, scale, codes))
 
@@ -152,7 +152,7 @@ def test_a_repeated_call_is_replayed(op, framework, given, part, monkeypatch):
         with monkeypatch.context() as context:
             if time == 3:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
-            got = (*run(), *run(out=outs), run(scale=outs[1])[0])
+            got = (*run(), *run(out=outs), run(**{op.known_scale: outs[1]})[0])
         for a, b in zip(got, (*right, *right, right[0]), strict=True):
             assert a.dtype == b.dtype
             if a.dtype in (torch.float8_e4m3fn, torch.float16):
@@ -247,8 +247,8 @@ def test_every_instruction_set_has_the_same_codes(isa, codes):
 
 @each_op
 def test_what_is_empty(op):
-    named = sampled(op, "float32", (4, 64))
-    named = {n: v[:0] if np.ndim(v) == 2 else v for n, v in named.items()}
+    named = sampled(op, "float32", (4, 64)) | {"sink": None}
+    named = {n: v[:0] if np.ndim(v) == 2 else v for n, v in named.items() if v is not None}
     bound = op.bound("call", named)
     codes, scale, *_ = op.quantized(*bound.args, **bound.keywords)
     assert codes.shape == (0, codes.shape[1])
@@ -314,7 +314,7 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
     return [
         (ValueError, "dtype must be 'int8' or 'float8_.*, got 'int4'", {"dtype": "int4"}),
         (ValueError, r"dtype must be .*, got torch\.int16", {"dtype": torch.int16}),
-        (TypeError, "keyword argument 'block'; allowed are dtype, per, scale, ", {"block": 2}),
+        (TypeError, "keyword argument 'block'; allowed are dtype, per, .*scale, ", {"block": 2}),
         *((ValueError, f"{per} integer, got {bad!r}", {"per": bad}) for bad in ("col", 0, True)),
         (ValueError, per, {"per": EqualToAll("col")}),
         (ValueError, "per must divide the 8 elements along the last axis, got 3", {"per": 3}),
@@ -331,7 +331,7 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
         (TypeError, r"out\[1\] must have dtype float32", {"out": (None, np.ones((2, 1)))}),
         (
             ValueError,
-            r"out\[1\] must be None where scale is an array",
+            r"out\[1\] must be None where .*scale is an array",
             {"out": (None, x[:, :1]), "scale": x[:, :1] + 1},
         ),
     ]
@@ -344,6 +344,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(op, case):
     bound = op.bound("call", named)
     x, codes = np.zeros((2, 8), np.float32), np.full((2, 8), 77, np.int8)
     error, words, given = _wrong(x, codes)[case]
+    given = {op.known_scale if name == "scale" else name: v for name, v in given.items()}
     if "out" in given and isinstance(given["out"], tuple):
         given = {**given, "out": given["out"] + (None,) * (len(op.results) - 1)}
     elif "out" in given:
@@ -398,7 +399,7 @@ def test_compiled_in_one_graph(op, codes, per, scale):
     if scale == "array":
         scale = 1 + op.quantized(*bound.args, **rest)[1]
     if scale is not None:
-        rest["scale"] = scale
+        rest[op.known_scale] = scale
     torch._dynamo.reset()
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     got, right = compiled(*bound.args), block(*bound.args)
@@ -434,6 +435,22 @@ def test_what_is_wrong_in_what_torch_compiles():
     ):
         with pytest.raises(Exception, match=words):
             torch.compile(run, fullgraph=True, backend="eager")(x)
+
+
+@each_per
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("of", ["float16", "bool", "sink"])
+def test_masks_are_cut_as_the_data_is(of, dtype, per, part, framework):
+    """Softmax has a `scale` of its own."""
+    random = np.random.default_rng(4)
+    x, sink = random.normal(size=(6, 5, 64)).astype(dtype), np.full((5,), 0.5, dtype)
+    bits = random.integers(0, 2, (5, 64))
+    mask = {"sink": sink} if of == "sink" else {"mask": bits.astype(of)}
+    own = {n: framework.of(v) for n, v in mask.items()} | {"scale": 0.25}
+    y = framework.numpy(fa.softmax(framework.of(x.astype(np.float32)), **own))
+    got, scale = fa.softmax.quantized(framework.of(x), **own, per=per)
+    assert_same_bits(np.asarray(framework.numpy(scale)), scales(y, "int8", per))
+    same_codes(got, encoded(y, np.asarray(framework.numpy(scale)), "int8"))
 
 
 # --- and back -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ with schemas that follow from its signature:
     fastact::NAME_forward(arguments) -> the results, and what else is saved for backward
     fastact::NAME_backward(wanted, gradients, saved, options) -> the gradients that are wanted
     fastact::NAME_second(wanted, ddx, gradients, saved, options) -> the gradients of backward
-    fastact::NAME_quantized(dtype, per, scale, number, arguments) -> codes, scale and the sum
+    fastact::NAME_quantized(dtype, per, codes_scale, number, arguments) -> codes, scale and the sum
 
 The first is differentiable; its gradient is made of the next ones. Shapes are those that the op's
 specification tells (`models`, `gradient_shape`), and memory is torch's, so that what was traced and
@@ -136,7 +136,7 @@ class Operators:
             library.define(f"{name}_second({of_second}) -> Tensor[]")
             runs["_second"] = self._run_second
         if isinstance(op, Quantizes):
-            given = f"str dtype, str per, Tensor? scale, float? number, {of_call}"
+            given = f"str dtype, str per, Tensor? codes_scale, float? number, {of_call}"
             library.define(f"{name}_quantized({given}) -> (Tensor, {results})")
             runs["_quantized"] = self._run_quantized
         self.runs = runs
@@ -366,13 +366,15 @@ class Operators:
     ) -> tuple[torch.Tensor, ...]:
         """The scale is empty where an array was given."""
         named = self.named(values)
-        op, first = self.spec.op, named[self.spec.arrays[0]]
+        op: Any = self.spec.op
+        first = named[self.spec.arrays[0]]
         given: dict[str, Any] = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
-        given["scale"] = number if scale is None else scale
+        known = number if scale is None else scale
         if computes:
+            given[op.known_scale] = known
             codes, used, *others = _entered(op, "quantized", named, **given)
         else:
-            _check_shapes(op, {**named, **given, "out": None}, "_cached_quantized")
+            _check_shapes(op, {**named, **given, "_scale": known, "out": None}, "_cached_quantized")
             y, *others = (_made(first, model) for model in op.models(named)[0])
             codes = torch.empty_like(y, dtype=getattr(torch, dtype))
             *outer, last = y.shape
@@ -797,7 +799,7 @@ def traced_quantized(
         try:
             scale = float(scale)
         except (TypeError, ValueError, OverflowError):
-            validate.number(where, "scale", scale)  # tells what is wrong with it
+            validate.number(where, op.known_scale, scale)  # tells what is wrong with it
             raise
     given = (scale, None) if is_array else (None, scale)
     values = (v.detach() if isinstance(v, torch.Tensor) else v for v in operators.values(named))

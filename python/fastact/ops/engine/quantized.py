@@ -72,6 +72,12 @@ class Quantizes:
         # Repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
         self._cached_quantized = _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
+    @property
+    def known_scale(self) -> str:
+        """The keyword of scales that are known, for an op may have a `scale` of its own."""
+        own = self.entry_points["call"].defaults  # type: ignore[attr-defined]
+        return "codes_scale" if "scale" in own else "scale"
+
     def _parts_along(self, now: Execution) -> Sequence[int]:
         """The axes along which parts of the data may be computed by themselves."""
         raise NotImplementedError
@@ -104,7 +110,8 @@ class Quantizes:
             so many neighbours along the last axis, whose length they divide.
         scale : array or float, optional
             Scales that are known: a number for the whole, or an array of the shape that `per` says
-            or of shape (). Positive; on a GPU nobody looks.
+            or of shape (). Positive; on a GPU nobody looks. Softmax's `scale` is the factor of its
+            logits, as in the call: its known scales are `codes_scale`.
         out : tuple, optional
             Where to write codes, scale and, of an op that returns a sum, the sum; one that is None
             is allocated.
@@ -153,27 +160,32 @@ class Quantizes:
         array([[1.0078..., 0.       , 4.       ],
                [0.       , 0.5      , 0.2519...]], dtype=float32)
         """
+        if self.known_scale != "scale":
+            if scale is not None:
+                kwargs["scale"] = scale
+            scale = kwargs.pop(self.known_scale, None)
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
             return handlers.bridge("dispatch").traced_quantized(  # type: ignore[no-any-return]
                 self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
             )
         call = self._cached_quantized
-        return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
+        return call(*args, dtype=dtype, per=per, _scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
 
     def _quantize(
-        self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
+        self: Any, *args: Any, dtype: Any, per: Any, _scale: Any, out: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         if self.traits.counts_elements:
             raise TypeError(
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", "dtype, per, scale"):
-            if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
+        more = f"dtype, per, {self.known_scale}"
+        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", more):
+            if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, _scale, out), kwargs))):
                 return handlers.bridge("dispatch").call_quantized(  # type: ignore[no-any-return]
-                    self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
+                    self, args, {**kwargs, "out": out}, per=per, scale=_scale, dtype=dtype
                 )
-            return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+            return _Quantized(self, args, kwargs, dtype, per, _scale).results(out)
 
 
 class _Quantized:
@@ -259,29 +271,29 @@ class _Quantized:
 
     def _take_scale(self) -> None:
         """The caller's scales: an array, or a number for the whole."""
-        where, scale, place = self.where, self.scale, self.call.place
+        where, scale, place, name = self.where, self.scale, self.call.place, self.op.known_scale
         framework = framework_of(scale)
         if framework is None:
-            number = validate.number(where, "scale", scale)
+            number = validate.number(where, name, scale)
             with np.errstate(all="ignore"):
                 self.number = float(np.array(number, _cpu.DTYPE_NAMES[self.computed]))
             shape: tuple[int, ...] = ()
             is_right = 0 < self.number < math.inf
         else:
-            foreign.plain(where, "scale", scale)
-            validate.one_framework(where, {"x": self.call.framework, "scale": framework})
+            foreign.plain(where, name, scale)
+            validate.one_framework(where, {"x": self.call.framework, name: framework})
             array = in_native_order(scale) if framework is NUMPY else scale
-            view = self.given = see(where, "scale", array, framework, place)
-            validate.has_dtype(where, "scale", view, "compute_type", self.now.leader, self.leader)
+            view = self.given = see(where, name, array, framework, place)
+            validate.has_dtype(where, name, view, "compute_type", self.now.leader, self.leader)
             shape = view.shape
             if shape not in (self.scale_shape, ()):
                 raise ValueError(
-                    f"{where}: scale must have shape {self.scale_shape} or (), got {shape}"
+                    f"{where}: {name} must have shape {self.scale_shape} or (), got {shape}"
                 )
             is_right = self.call.scale(view, array)
         if not is_right:
             came = "another number" if framework else validate.describe(scale)
-            raise ValueError(f"{where}: scale must be positive and finite, got {came}")
+            raise ValueError(f"{where}: {name} must be positive and finite, got {came}")
         if not shape:
             self.per, self.block, self.scale_shape = "tensor", None, ()
 
@@ -293,7 +305,8 @@ class _Quantized:
         others = self.op.results[1:]
         outs = validate.outputs(where, given, 2 + len(others))
         if self.given is not None and outs[1] is not None:
-            raise ValueError(f"{where}: out[1] must be None where scale is an array")
+            name = self.op.known_scale
+            raise ValueError(f"{where}: out[1] must be None where {name} is an array")
         models: list[tuple[str, tuple[int, ...] | None, int | None]] = [
             ("codes", self.shape, _cpu.VIEW_DTYPE_NAMES.index(BYTES)),
             ("scale", self.scale_shape, self.computed),
@@ -388,6 +401,8 @@ class _Quantized:
         """The arrays that are computed in parts, and scratch arrays in the place of parts."""
         now, computed, whole = self.now, self.computed, dict(self.now.views)
         self.data = {name: view for name, view in whole.items() if name in now.entry.data}
+        repeats = [n for n, rule in now.entry.rules.items() if rule[1:] == (("data",), True)]
+        self.repeated = {name: view for name, view in whole.items() if name in repeats}
         self.y = self._scratch_of_part(self.part, computed if self.widens else self.leader.dtype)
         self.wide: dict[str, View] = {}
         if not self.widens:
@@ -400,7 +415,7 @@ class _Quantized:
                 lengths = zip(self.part, self.shape, view.shape, strict=True)
                 shape = tuple(own if part == n else part for part, n, own in lengths)
                 self.wide[name] = self._scratch_of_part(shape, computed)
-            elif view.itemsize == 2:
+            elif view.itemsize == 2 and name not in self.repeated:
                 now.views[name] = self._scratch(view.shape, computed)
                 self.call.run("widen", x=view, y=now.views[name])
 
@@ -421,7 +436,7 @@ class _Quantized:
                 for name, view in data.items():
                     self.call.run("widen", x=view, y=wide[name])
             data = wide
-        now.views.update(data)
+        now.views.update(data | {n: part_of(view, part) for n, view in self.repeated.items()})
         now.shapes = self.op._shapes(self.call, now.options)
         y = begin_of(self._own(self.y, outer, thread), part)
         now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
