@@ -325,6 +325,8 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
         (ValueError, r"scale must have shape \(2, 1\) or \(\), got \(2,\)", {"scale": x[:, 0] + 1}),
         (TypeError, "scale must have dtype float32", {"scale": np.ones((2, 1))}),
         (TypeError, "scale must be a real number, got", {"scale": "a"}),
+        (ValueError, "scale_dtype must be None for int8", {"scale_dtype": "float8_e8m0fnu"}),
+        (ValueError, "scale_dtype must be 'float8_e8m0fnu', got ", {"scale_dtype": np.float32}),
         (ValueError, "out must be a tuple of 2", {"out": codes}),
         (TypeError, r"out\[0\] must have dtype int8, got float32", {"out": (x, None)}),
         (ValueError, r"out\[0\] must have shape \(2, 8\)", {"out": (codes[:1], None)}),
@@ -451,6 +453,37 @@ def test_masks_are_cut_as_the_data_is(of, dtype, per, part, framework):
     got, scale = fa.softmax.quantized(framework.of(x), **own, per=per)
     assert_same_bits(np.asarray(framework.numpy(scale)), scales(y, "int8", per))
     same_codes(got, encoded(y, np.asarray(framework.numpy(scale)), "int8"))
+
+
+@each_per
+@pytest.mark.parametrize("codes", [name for name in TOPS if name != "int8"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scales_that_are_powers_of_two(dtype, codes, per, part, framework):
+    """As the OCP's formats have them, found again from their bytes."""
+    x = np.random.default_rng(5).normal(size=(12, 64)).astype(dtype)
+    x *= np.exp2(np.linspace(-148, 126, 12).astype(int))[:, None]
+    x[:3, ::3] = [[np.nan], [np.inf], [0.0]]
+    x[4], x[5, :32], x[6, 0] = 0, 0, 448
+    right = scales(x, codes, per, powers=True)
+    for _ in range(4):
+        got, scale = fa.quantize(
+            framework.of(x), dtype=codes, per=per, scale_dtype="float8_e8m0fnu"
+        )
+        if framework.exact:
+            kept = scale.view(torch.uint8) if framework.name == "torch" else scale.view(np.uint8)
+            assert_same_bits(np.asarray(kept), np.uint8(np.log2(right) + 127))
+            y = framework.numpy(fa.dequantize(got, scale))
+            wide = y.dtype.type(right)
+            given = np.asarray(got.view(torch.int8) if framework.name == "torch" else got)
+            np.testing.assert_array_equal(y, numbers(given, wide, "float32", codes))
+        else:
+            same_codes(scale, np.uint8(np.log2(right) + 127))
+        is_number = ~np.isnan(x)
+        bytes_ = got.view(torch.int8).numpy() if framework.name == "torch" else got
+        if not isinstance(bytes_, np.ndarray):
+            bytes_ = np.frombuffer(bytes_.tobytes(), np.int8).reshape(x.shape)
+        found = encoded(x, right.astype(dtype), codes).view(np.int8)
+        is_same(bytes_.view(np.int8)[is_number], found[is_number])
 
 
 # --- and back -------------------------------------------------------------------------------------

@@ -325,8 +325,8 @@ def cross_entropy(
 TOPS = {"int8": 127, "float8_e4m3fn": 448, "float8_e5m2": 57344}
 
 
-def scales(y: Any, dtype: str, per: str | int) -> Any:
-    """The scales of an op's value, in its dtype."""
+def scales(y: Any, dtype: str, per: str | int, *, powers: bool = False) -> Any:
+    """The scales of an op's value, in its dtype; powers: of two, as e8m0 has them."""
     magnitude = np.where(np.isfinite(y), np.abs(y), 0).astype(y.dtype)
     if per == "tensor":
         peak = magnitude.max(initial=0)
@@ -334,6 +334,9 @@ def scales(y: Any, dtype: str, per: str | int) -> Any:
         *outer, length = y.shape
         blocks = (length // per, per) if isinstance(per, int) else (1, length)
         peak = magnitude.reshape(*outer, *blocks).max(-1, initial=0)
+    if powers:
+        exponent = np.frexp(peak)[1] - np.frexp(TOPS[dtype])[1]
+        return np.ldexp(1.0, np.clip(np.where(peak == 0, -127, exponent), -127, 127))
     return np.asarray(np.maximum(peak / y.dtype.type(TOPS[dtype]), np.finfo(y.dtype).tiny))
 
 

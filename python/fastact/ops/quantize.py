@@ -6,22 +6,16 @@ import math
 import sys
 from typing import Any, Literal
 
+import numpy as np
+
 from .. import _cpu
 from ..interop import foreign, handlers, validate
 from ..interop.call import Call
 from ..interop.frameworks import IMMUTABLE, framework_of
 from .activations import leaky_relu
+from .engine import quantized
 from .engine.execute import said_by
-from .engine.quantized import (
-    BYTES,
-    FEW_ROWS,
-    FORMATS,
-    SAME_BYTES,
-    as_bytes,
-    named_format,
-    rows_of,
-    scales_of,
-)
+from .engine.quantized import BYTES, FEW_ROWS, FORMATS, named_format
 from .types import A, Array, DType, Out, Outs, Stream
 
 _IDENTITY: Any = leaky_relu  # with the slope 1
@@ -34,6 +28,7 @@ def quantize(
     dtype: DType = "int8",
     per: Literal["row", "tensor"] | int = "row",
     scale: Array | float | None = None,
+    scale_dtype: DType | None = None,
     out: Outs[Array] = None,
     stream: Stream = None,
 ) -> tuple[A, A]:
@@ -55,6 +50,9 @@ def quantize(
     scale : array or float, optional
         Scales that are known: a number for the whole, or an array of the shape that `per` says or
         of shape ().
+    scale_dtype : {"float8_e8m0fnu"} or dtype, optional
+        Scales that are found are powers of two, as of the MX formats of OCP (`per` is 32 there):
+        the greatest one in max(abs(x)), divided by that in 448 or 57344. For float8.
     out : tuple, optional
         Where to write codes and scale; one that is None is allocated.
     stream : stream, optional
@@ -91,7 +89,13 @@ def quantize(
     """
     with said_by("fastact.quantize", "fastact.leaky_relu.quantized"):
         found: tuple[A, A] = _IDENTITY.quantized(
-            x, 1.0, dtype=dtype, per=per, scale=scale, out=out, stream=stream
+            *(x, 1.0),
+            dtype=dtype,
+            per=per,
+            scale=scale,
+            scale_dtype=scale_dtype,
+            out=out,
+            stream=stream,
         )
         return found
 
@@ -118,7 +122,7 @@ def dequantize(
     scale : array
         Of float32 (float64 for a result of float64), as `quantize` or an op's ``quantized`` makes
         them: with the last axis of length 1, with as many elements along it as there are blocks, or
-        without axes.
+        without axes; or of float8_e8m0fnu, which become float32.
     dtype : dtype, optional
         The dtype of the result: float16, bfloat16, float32 or float64. None: scale's.
     codes_dtype : dtype, optional
@@ -159,11 +163,21 @@ def dequantize(
 def format_of(where: str, codes: Any, given: DType | None) -> str:
     """The name of the format of codes, by their dtype or by what is said of bytes."""
     named = foreign.dtype_name(codes) if hasattr(codes, "dtype") else validate.describe(codes)
-    if given is not None and named in (*SAME_BYTES, named_format(where, given, "codes_dtype")):
+    if given is not None and named in (
+        *quantized.SAME_BYTES,
+        named_format(where, given, "codes_dtype"),
+    ):
         return named_format(where, given, "codes_dtype")
     if named not in FORMATS:
         raise TypeError(f"{where}: codes must have dtype {' or '.join(FORMATS)}, got {named}")
     return named
+
+
+def wide_scale(scale: Any) -> Any:
+    """Convert powers of two to float32."""
+    if foreign.dtype_name(scale) != quantized.E8M0:
+        return scale
+    return scale.float() if foreign.is_tensor(scale) else scale.astype(np.float32)
 
 
 def _dequantize(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any, stream: Any) -> Any:
@@ -177,10 +191,10 @@ def _dequantize(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any, 
         )
     if not hasattr(scale, "dtype"):
         raise TypeError(f"{where}: scale must be an array, got {validate.describe(scale)}")
-    with Call(where, stream, scale=scale) as call:
+    with Call(where, stream, scale=wide_scale(scale)) as call:
         validate.one_framework(where, {"codes": framework, "scale": call.framework})
         scales = call.views["scale"]
-        view = call.take_as("codes", codes, as_bytes(codes), (BYTES,))
+        view = call.take_as("codes", codes, quantized.as_bytes(codes), (BYTES,))
         (*outer, last), own = view.shape or (0,), scales.shape
         if not view.ndim:
             raise ValueError(f"{where}: codes must have an axis, got shape ()")
@@ -199,12 +213,14 @@ def _dequantize(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any, 
         y, made = call.output("out", out, "codes", dtype=kind, in_place=False)
         if 0 not in y.shape:
             is_few = count == 1 and math.prod(outer) < FEW_ROWS and last % FEW_ROWS == 0
-            rows, of_codes = (rows_of(v, FEW_ROWS if is_few else count) for v in (y, view))
+            rows, of_codes = (
+                quantized.rows_of(v, FEW_ROWS if is_few else count) for v in (y, view)
+            )
             call.run(
                 "decode",
                 y=rows,
                 reduced=(rows.ndim - 1,),
-                scale=scales_of(scales, rows),
+                scale=quantized.scales_of(scales, rows),
                 codes=of_codes,
                 format=FORMATS[named],
             )

@@ -8,7 +8,9 @@
 //
 // A scale that is found is max |x| / top over the elements that share it, those that are no finite
 // numbers left out; top is 127, 448 or 57344. It is no less than the least normal number, so that
-// x / scale is never 0 / 0: of zeros alone it is that number.
+// x / scale is never 0 / 0: of zeros alone it is that number. A scale of bytes is e8m0 (OCP
+// Microscaling Formats Specification 1.0): 2^(byte - 127), the greatest power of two in max |x|
+// over the one in top, and no less than 2^-127.
 #pragma once
 
 #include "common/core/call.h"
@@ -25,11 +27,18 @@ struct QuantizeCall {
   int format;
 };
 
+inline const char* problem_of_quantize(const void* given) {
+  const QuantizeCall& call = *static_cast<const QuantizeCall*>(given);
+  const int computed = call.x.dtype == kF64 ? kF64 : kF32;
+  const bool is_known = call.scale.dtype == kBool || call.scale.dtype == computed;
+  return is_known ? nullptr : "scale must have the type in which x is computed, or be bytes";
+}
+
 // scale OUT = the scales of x IN, codes OUT = x in these.
 constexpr Field kQuantizeFields[] = {
     fields::in<&QuantizeCall::x>("x"),
     fields::axes<&QuantizeCall::reduced>("reduced", "x"),
-    fields::out<&QuantizeCall::scale>("scale").reduced("x", "reduced").compute_type("x"),
+    fields::out<&QuantizeCall::scale>("scale").reduced("x", "reduced").any_dtype(),
     fields::out<&QuantizeCall::codes>("codes").same_shape("x").mask().optional(),
     fields::in<&QuantizeCall::format>("format").below(kCodeFormats),
 };
@@ -37,7 +46,7 @@ constexpr Field kQuantizeFields[] = {
 constexpr Field kEncodeFields[] = {
     fields::in<&QuantizeCall::x>("x"),
     fields::axes<&QuantizeCall::reduced>("reduced", "x"),
-    fields::in<&QuantizeCall::scale>("scale").reduced("x", "reduced").compute_type("x"),
+    fields::in<&QuantizeCall::scale>("scale").reduced("x", "reduced").any_dtype(),
     fields::out<&QuantizeCall::codes>("codes").same_shape("x").mask(),
     fields::in<&QuantizeCall::format>("format").below(kCodeFormats),
 };
@@ -77,8 +86,10 @@ constexpr Field kWidenFields[] = {
     fields::out<&WidenCall::data, WidenCall::kY>("y").same_shape("x").compute_type("x"),
 };
 
-constexpr CallTable kQuantize = table_of_call<QuantizeCall>("quantize", kQuantizeFields);
-constexpr CallTable kEncode = table_of_call<QuantizeCall>("encode", kEncodeFields);
+constexpr CallTable kQuantize =
+    table_of_call<QuantizeCall>("quantize", kQuantizeFields, problem_of_quantize);
+constexpr CallTable kEncode =
+    table_of_call<QuantizeCall>("encode", kEncodeFields, problem_of_quantize);
 constexpr CallTable kPeak = table_of_call<QuantizeCall>("peak", kPeakFields);
 constexpr CallTable kDecode = table_of_call<QuantizeCall>("decode", kDecodeFields);
 constexpr CallTable kWiden = table_of_call<WidenCall>("widen", kWidenFields, problem_of_widen);
@@ -115,7 +126,8 @@ FASTACT_HD typename BitsOf<C>::type finite_magnitude(C x) {
 FASTACT_HD float quotient_of(float x, float scale) { return x / scale; }
 FASTACT_HD float quotient_of(double x, double scale) { return round_to_odd(x / scale); }
 
-// A format knows the number of a code. It makes codes, in the last byte, of quotients; or of
+// A format knows its greatest number kTop, the power of two in that, and the number of a code. It
+// makes codes, in the last byte, of quotients; or of
 // numbers whose quotient(x) is exact up to the greatest of them, kEnd times the scale, which has
 // the last code. The ends of the range are compared as integers, as which magnitudes sort: vectors
 // do that faster.
@@ -125,6 +137,7 @@ struct Undivided {
 
 struct Int8 {
   static constexpr float kTop = 127, kEnd = 128;
+  static constexpr int kExponent = 6;
 
   // The sum's last places are the integer's, to which the addition rounds.
   template <class Quotient = Undivided>
@@ -144,6 +157,7 @@ struct Int8 {
 template <int mantissa, int least, int greatest_number>
 struct Float8 {
   static constexpr float kTop = greatest_number, kEnd = kTop;
+  static constexpr int kExponent = mantissa == 3 ? 8 : 15;
   static constexpr int32_t kLeast = least << 23, kShift = 23 - mantissa;
 
   // The sum's last place is that of codes: 2^-mantissa of the power of two in y, and no less than
@@ -189,6 +203,18 @@ FASTACT_HD C scale_of(C peak, int format) {
   const C scale = peak / with_format(format, [](auto kind) { return C(kind.kTop); });
   const C least = bit_cast<C>(BitsOf<C>::kLeastNormal);
   return scale > least ? scale : least;
+}
+
+// The byte of a scale, and its number.
+template <class C>
+FASTACT_HD int exponent_of(C peak, int format) {
+  const int biased = int(bit_cast<typename BitsOf<C>::type>(peak) / BitsOf<C>::kLeastNormal);
+  const int found = biased - (sizeof(C) == 8 ? 1023 - 127 : 0) -
+                    with_format(format, [](auto kind) { return kind.kExponent; });
+  return found < 0 ? 0 : found > 254 ? 254 : found;
+}
+FASTACT_HD float power_of(int exponent) {
+  return exponent ? bit_cast<float>(exponent << 23) : 0x1p-127f;
 }
 
 FASTACT_END_NAMESPACE

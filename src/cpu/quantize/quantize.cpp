@@ -15,6 +15,7 @@ struct Quantize {
   const QuantizeKernels* kernels;
   int format;
   bool finds_scale, has_codes;  // neither: peaks
+  bool has_bytes;               // as scales
 };
 
 constexpr int64_t kTogether = 4096;  // elements of short rows, which stay in the first-level cache
@@ -43,16 +44,27 @@ struct Rows : RowPass {
     for_pieces(row, [&](int64_t, int64_t n) { visit(reader.load(Quantize::kX, x), n); }, piece);
   }
 
-  // The scale of a peak in the compute type.
-  double scale_of_peak(double peak) const {
-    return is_double ? scale_of(peak, q.format) : double(scale_of(float(peak), q.format));
+  double known_scale(int64_t row) const {
+    if (q.has_bytes) return power_of(uint8_t(*s.row(Quantize::kScale, row)));
+    return reader.number(Quantize::kScale, row);
+  }
+
+  // The scale of a peak in the compute type, which is stored.
+  double scale_of_peak(int64_t row, double peak) const {
+    if (!q.has_bytes) {
+      const double scale = is_double ? scale_of(peak, q.format) : scale_of(float(peak), q.format);
+      reader.store_number(Quantize::kScale, row, scale);
+      return scale;
+    }
+    const int byte = is_double ? exponent_of(peak, q.format) : exponent_of(float(peak), q.format);
+    *s.row(Quantize::kScale, row) = char(byte);
+    return power_of(byte);
   }
 
   // `count` rows: their peaks, scales, codes. So no row waits for the one before it.
   void visit(int64_t first, int64_t count) {
     double scale[kRows];
-    for (int64_t i = 0; i < count; ++i)
-      scale[i] = q.finds_scale ? 0 : reader.number(Quantize::kScale, first + i);
+    for (int64_t i = 0; i < count; ++i) scale[i] = q.finds_scale ? 0 : known_scale(first + i);
     if (q.finds_scale || !q.has_codes) {
       for (int64_t i = 0; i < count; ++i) {
         for_elements(first + i, [&](const char* from, int64_t n) {
@@ -60,8 +72,10 @@ struct Rows : RowPass {
         });
       }
       for (int64_t i = 0; i < count; ++i) {
-        if (q.finds_scale) scale[i] = scale_of_peak(scale[i]);
-        reader.store_number(Quantize::kScale, first + i, scale[i]);
+        if (q.finds_scale)
+          scale[i] = scale_of_peak(first + i, scale[i]);
+        else
+          reader.store_number(Quantize::kScale, first + i, scale[i]);
       }
     }
     if (!q.has_codes) return;
@@ -82,6 +96,7 @@ void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bo
   q->kernels = table->quantize;
   q->format = call.format;
   q->finds_scale = finds_scale, q->has_codes = call.codes.shape;
+  q->has_bytes = call.scale.dtype == kBool;
 }
 
 struct Decoded : RowPass {

@@ -20,6 +20,7 @@ struct QuantizeMap {
   int64_t rows, columns;
   int format;
   bool finds_scale, has_codes;  // neither: peaks
+  bool has_bytes;               // as scales
 };
 
 // lanes: threads of a row.
@@ -48,7 +49,9 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
   };
   // One thread reads the peak that it will write.
   const bool reads_scale = !map.finds_scale && !is_idle && (map.has_codes || lane == 0);
-  C scale = reads_scale ? load(scale_at) : C(0);
+  C scale = reads_scale && !map.has_bytes ? load(scale_at) : C(0);
+  if (reads_scale && map.has_bytes)
+    scale = power_of(uint8_t(load(reinterpret_cast<const int8_t*>(scale_at))));
   if (map.finds_scale || !map.has_codes) {
     Bits most[1] = {finite_magnitude(scale)};
     for_elements([&](C x, int64_t) {
@@ -60,8 +63,14 @@ void quantize_rows(FASTACT_GRID_CONSTANT const QuantizeMap map) {
         most, lanes, fold_index, [](Bits a, Bits b) { return a > b ? a : b; }, Bits(0),
         [](Bits all) { return all; });
     scale = bit_cast<C>(most[0]);
-    if (map.finds_scale) scale = scale_of(scale, map.format);
-    if (lane == 0 && !is_idle) store(scale_at, scale);
+    if (map.has_bytes) {
+      const int byte = exponent_of(scale, map.format);
+      scale = power_of(byte);
+      if (lane == 0 && !is_idle) store(reinterpret_cast<int8_t*>(scale_at), int8_t(byte));
+    } else {
+      if (map.finds_scale) scale = scale_of(scale, map.format);
+      if (lane == 0 && !is_idle) store(scale_at, scale);
+    }
   }
   if (!map.has_codes) return;
   for_elements([&](C x, int64_t at) {
@@ -118,6 +127,7 @@ void quantize(const QuantizeCall& call, cudaStream_t stream) {
   map.rows = map.of.rows(), map.columns = map.of.elements();
   map.format = call.format;
   map.finds_scale = finds_scale, map.has_codes = call.codes.shape;
+  map.has_bytes = call.scale.dtype == kBool;
   const bool is_long = map.columns > kRowOfWarp;
   const int64_t teams = is_long ? 1 : kQuantizeThreads / kWarp;
   launch(is_long ? quantize_rows<T, kQuantizeThreads> : quantize_rows<T, kWarp>,

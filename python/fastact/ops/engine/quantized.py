@@ -44,6 +44,9 @@ BYTES = "bool"
 #: The dtypes in the place of float8 in a framework that lacks it.
 SAME_BYTES = ("uint8", "int8", BYTES)
 
+#: The dtype of scales that are powers of two in bytes.
+E8M0 = "float8_e8m0fnu"
+
 #: Elements of a part of a thread of the CPU, at most.
 _PART = 1 << 16
 
@@ -54,10 +57,12 @@ FEW_ROWS = 64
 _PER = {name: name for name in ("row", "tensor")}
 
 
-def named_format(where: str, dtype: Any, name: str = "dtype") -> str:
+def named_format(
+    where: str, dtype: Any, name: str = "dtype", formats: Mapping[str, int] = FORMATS
+) -> str:
     """The name of a format, by a dtype as any library has it."""
-    named = dtype if isinstance(dtype, str) else validate.dtype_among(dtype, FORMATS) or dtype
-    validate.choice(where, name, named, FORMATS)
+    named = dtype if isinstance(dtype, str) else validate.dtype_among(dtype, formats) or dtype
+    validate.choice(where, name, named, formats)
     return str(named)
 
 
@@ -88,6 +93,7 @@ class Quantizes:
         dtype: DType = "int8",
         per: Literal["row", "tensor"] | int = "row",
         scale: Any = None,
+        scale_dtype: DType | None = None,
         out: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
@@ -112,6 +118,9 @@ class Quantizes:
             Scales that are known: a number for the whole, or an array of the shape that `per` says
             or of shape (). Positive; on a GPU nobody looks. Softmax's `scale` is the factor of its
             logits, as in the call: its known scales are `codes_scale`.
+        scale_dtype : {"float8_e8m0fnu"} or dtype, optional
+            Scales that are found are powers of two, as of the MX formats of OCP (`per` is 32
+            there): the greatest one in max(abs(y)), divided by that in 448 or 57344. For float8.
         out : tuple, optional
             Where to write codes, scale and, of an op that returns a sum, the sum; one that is None
             is allocated.
@@ -166,26 +175,34 @@ class Quantizes:
             scale = kwargs.pop(self.known_scale, None)
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
             return handlers.bridge("dispatch").traced_quantized(  # type: ignore[no-any-return]
-                self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
+                self, args, {**kwargs, "out": out}, per, scale, dtype, scale_dtype
             )
         call = self._cached_quantized
-        return call(*args, dtype=dtype, per=per, _scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
+        given = {"dtype": dtype, "per": per, "_scale": scale, "scale_dtype": scale_dtype}
+        return call(*args, **given, out=out, **kwargs)  # type: ignore[no-any-return]
 
     def _quantize(
-        self: Any, *args: Any, dtype: Any, per: Any, _scale: Any, out: Any, **kwargs: Any
+        self: Any,
+        *args: Any,
+        dtype: Any,
+        per: Any,
+        _scale: Any,
+        scale_dtype: Any,
+        out: Any,
+        **kwargs: Any,
     ) -> tuple[Any, ...]:
         if self.traits.counts_elements:
             raise TypeError(
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        more = f"dtype, per, {self.known_scale}"
+        more = f"dtype, per, {self.known_scale}, scale_dtype"
         with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", more):
             if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, _scale, out), kwargs))):
                 return handlers.bridge("dispatch").call_quantized(  # type: ignore[no-any-return]
-                    self, args, {**kwargs, "out": out}, per=per, scale=_scale, dtype=dtype
+                    self, args, {**kwargs, "out": out}, per, _scale, dtype, scale_dtype
                 )
-            return _Quantized(self, args, kwargs, dtype, per, _scale).results(out)
+            return _Quantized(self, args, kwargs, dtype, per, _scale, scale_dtype).results(out)
 
 
 class _Quantized:
@@ -205,10 +222,17 @@ class _Quantized:
         dtype: Any,
         per: Any,
         scale: Any,
+        scale_dtype: Any,
     ) -> None:
         self.op, self.where = op, f"fastact.{op.name}.quantized"
         self.dtype, self.per, self.scale = named_format(self.where, dtype), per, scale
-        self.format = FORMATS[self.dtype]
+        self.format, self.is_power = FORMATS[self.dtype], scale_dtype is not None
+        if self.is_power:
+            named_format(self.where, scale_dtype, "scale_dtype", {E8M0: 0})
+            if self.dtype == "int8" or scale is not None:
+                raise ValueError(
+                    f"{self.where}: scale_dtype must be None for int8, and beside a known scale"
+                )
         self.now = now = Execution(op.entry_points["call"], args, kwargs)
         now.where = now.call.where = self.where
         self.call, self.leader = now.call, now.views[now.leader]
@@ -224,7 +248,9 @@ class _Quantized:
             self._compute()
             codes, scale, *others = (self.call.result(*made) for _, *made in self.made.values())
         if self.made["codes"][1] is None:
-            codes = self._as_codes(codes)
+            codes = self._as_dtype(codes, self.dtype, *self._same_bytes)
+        if self.is_power and self.made["scale"][1] is None:
+            scale = self._as_dtype(scale, E8M0, *SAME_BYTES)
         return (codes, scale, *others)
 
     # --- checks -----------------------------------------------------------------------------------
@@ -307,9 +333,10 @@ class _Quantized:
         if self.given is not None and outs[1] is not None:
             name = self.op.known_scale
             raise ValueError(f"{where}: out[1] must be None where {name} is an array")
+        bytes_ = _cpu.VIEW_DTYPE_NAMES.index(BYTES)
         models: list[tuple[str, tuple[int, ...] | None, int | None]] = [
-            ("codes", self.shape, _cpu.VIEW_DTYPE_NAMES.index(BYTES)),
-            ("scale", self.scale_shape, self.computed),
+            ("codes", self.shape, bytes_),
+            ("scale", self.scale_shape, bytes_ if self.is_power else self.computed),
             *((name, None, None) for name in others),
         ]
         self.made: dict[str, tuple[View, Any, Any]] = {}
@@ -319,18 +346,20 @@ class _Quantized:
                 self.made[name] = self.given, self.scale, None
                 continue
             label = f"out[{i}]"
-            array = self._as_bytes(out) if name == "codes" and out is not None else out
+            array = out
+            if out is not None and dtype == bytes_:
+                array = self._as_bytes(label, out, self.dtype if name == "codes" else E8M0)
             view, new = call.output(
                 label, array, leader, shape=shape, dtype=dtype, in_place=False, given=out
             )
             validate.apart(where, label, view, written)
             self.made[name], written[label] = (view, out, new), view
 
-    def _as_bytes(self, codes: Any) -> Any:
-        """An array for codes, as a View has them."""
+    def _as_bytes(self, label: str, codes: Any, named: str) -> Any:
+        """An array for codes, or scales in bytes, as a View has them."""
         found = str(getattr(codes, "dtype", type(codes).__name__)).rpartition(".")[2]
-        if found not in (self.dtype, *self._same_bytes):
-            raise TypeError(f"{self.where}: out[0] must have dtype {self.dtype}, got {found}")
+        if found not in (named, *self._same_bytes):
+            raise TypeError(f"{self.where}: {label} must have dtype {named}, got {found}")
         return as_bytes(codes)
 
     @property
@@ -338,8 +367,9 @@ class _Quantized:
         """Dtypes in the place of one that a framework lacks."""
         return SAME_BYTES if self.format else (BYTES,)
 
-    def _as_codes(self, bytes_: Any) -> Any:
-        kinds = (dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
+    def _as_dtype(self, bytes_: Any, *names: str) -> Any:
+        """Bytes as the first of these dtypes that the framework has."""
+        kinds = (dtype_of(bytes_, name) for name in names)
         try:
             return self.call.seen_as(bytes_, next(kind for kind in kinds if kind is not None))
         except (AttributeError, StopIteration, TypeError):  # a framework that has no such view
@@ -371,7 +401,8 @@ class _Quantized:
             fill(self.call, scale, self.number)
         if 0 in self.shape:
             if is_found:
-                fill(self.call, scale, float(np.finfo(scale.dtype_name).tiny))
+                least = 0 if self.is_power else np.finfo(scale.dtype_name).tiny
+                fill(self.call, scale, float(least))
             return
         parts = self._parts()
         self._take_arrays()
