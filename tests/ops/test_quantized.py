@@ -267,6 +267,16 @@ def test_the_peak_of_an_earlier_part_stays(device, per, monkeypatch):
     assert_same_bits(np.asarray(device.numpy(scale)), scales(x, "int8", per))
 
 
+@on_kernels
+def test_rows_across_parts_of_a_gpu(device, monkeypatch):
+    """A part of one column has other sums there: softmax over it is not cut."""
+    x = np.random.default_rng(0).normal(size=(17, 16)).astype(np.float32)
+    y = device.numpy(fa.softmax(device.of(x), axis=0))
+    monkeypatch.setattr(parts, "_PART_OF_GPU", 17)
+    _, scale = fa.softmax.quantized(device.of(x), axis=0, per=1)
+    assert_same_bits(np.asarray(device.numpy(scale)), scales(y, "int8", 1))
+
+
 def test_any_number_of_threads():
     x = np.random.default_rng(2).normal(size=(301, 1000)).astype(np.float32)
     found = []

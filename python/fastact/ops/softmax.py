@@ -111,9 +111,10 @@ class RowOp(Quantizes, RowFunction[P, R]):
     """A function of rows whose result has x's shape, and may be codes."""
 
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
-        """Sinks are for all rows at once."""
-        whole = "sink" in now.views
-        return () if whole else axes.others(now.shapes.axes, now.views[now.leader].ndim)
+        """Sinks are for all rows at once, and a GPU's sums across rows depend on their number."""
+        over, ndim = now.shapes.axes, now.views[now.leader].ndim
+        whole = "sink" in now.views or (now.call.is_on_gpu and over != (ndim - 1,))
+        return () if whole else axes.others(over, ndim)
 
 
 class SoftmaxOp(RowOp[P, R]):
