@@ -25,6 +25,7 @@ from .interop.validate import CudaUnavailableError as CudaUnavailableError
 from .ops.engine.op import aliases as _aliases
 from .ops.engine.op import ops as ops
 from .ops.moments import Moments as Moments
+from .ops.quantize import dequantize as dequantize
 from .ops.quantize import quantize as quantize
 from .runtime.config import show_config as show_config
 from .runtime.threads import get_num_threads as get_num_threads
@@ -54,8 +55,8 @@ else:
     globals().update({**ops, **_aliases})
     __all__ = sorted(
         {
-            *("CudaUnavailableError", "Moments", "__version__", "ops", "quantize", "show_config"),
-            *("get_num_threads", "num_threads", "set_num_threads", *ops, *_aliases),
+            *("CudaUnavailableError", "Moments", "__version__", "dequantize", "ops", "quantize"),
+            *("show_config", "get_num_threads", "num_threads", "set_num_threads", *ops, *_aliases),
         }
     )
 

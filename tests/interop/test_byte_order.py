@@ -88,10 +88,11 @@ def test_scales_in_it(op, dtype, per):
     for time in range(4):
         known = np.asarray(scale * dtype(1 + time))
         run = partial(op.quantized, *call.args, **call.keywords, per=per)
-        codes, came, *_ = run(scale=swapped(known))
+        codes, came, *_ = run(**{op.known_scale: swapped(known)})
         assert came.dtype == known.dtype.newbyteorder()
-        np.testing.assert_array_equal(codes, run(scale=known)[0])
-        refused("scale must be positive and finite", run, scale=swapped(-known), error=ValueError)
+        np.testing.assert_array_equal(codes, run(**{op.known_scale: known})[0])
+        wrong = {op.known_scale: swapped(-known)}
+        refused("scale must be positive and finite", run, error=ValueError, **wrong)
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -22,7 +22,6 @@ from fastact.ops.engine import parts, quantized
 from fastact.ops.engine.quantized import Quantizes
 
 OPS = [op for op in fa.ops.values() if isinstance(op, Quantizes) and not op.traits.counts_elements]
-FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -103,7 +102,7 @@ def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framewor
         y, total = (a if a is None else framework.numpy(a) for a in (y, total))
     got, scale, *others = op.quantized(*bound.args, **bound.keywords, dtype=codes, per=per)
     if framework.name == "numpy":
-        assert got.dtype == (FLOAT8 if codes != "int8" else np.int8)
+        assert got.dtype == getattr(ml_dtypes, codes, np.int8)
     elif framework.name == "torch":
         assert got.dtype == getattr(torch, codes)
     scale = np.asarray(framework.numpy(scale))
@@ -113,7 +112,7 @@ def test_codes_are_those_of_two_steps(op, way, dtype, codes, per, part, framewor
         assert_same_bits(framework.numpy(sum_), right)
     assert (total is None) == (not others)
     if framework.exact:
-        given = {"dtype": codes, "per": per, "scale": framework.of(scale)}
+        given = {"dtype": codes, "per": per, op.known_scale: framework.of(scale)}
         known, *_ = op.quantized(*bound.args, **bound.keywords, **given)
         same_codes(known, encoded(y, scale, codes))
 
@@ -153,7 +152,7 @@ def test_a_repeated_call_is_replayed(op, framework, given, part, monkeypatch):
         with monkeypatch.context() as context:
             if time == 3:
                 context.setattr(call.Call, "__init__", lambda *_, **__: pytest.fail("slow path"))
-            got = (*run(), *run(out=outs), run(scale=outs[1])[0])
+            got = (*run(), *run(out=outs), run(**{op.known_scale: outs[1]})[0])
         for a, b in zip(got, (*right, *right, right[0]), strict=True):
             assert a.dtype == b.dtype
             if a.dtype in (torch.float8_e4m3fn, torch.float16):
@@ -173,10 +172,10 @@ def test_scales_in_arrays_are_read_by_every_call(dtype, wrong):
 
 def test_dtypes_of_any_library():
     x = np.linspace(-1, 1, 8, dtype=np.float32)
-    float8 = ("float8_e4m3fn", torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, FLOAT8)
-    for first, *others in (("int8", torch.int8, np.int8, np.dtype("int8")), float8):
+    for first in TOPS:
         right, _ = fa.silu.quantized(x, dtype=first)
-        for dtype in others:
+        kind = getattr(ml_dtypes, first, np.int8)
+        for dtype in (getattr(torch, first), kind, np.dtype(kind)):
             is_same(fa.silu.quantized(x, dtype=dtype)[0], right)
             step = torch.compile(partial(fa.silu.quantized, dtype=dtype), backend="eager")
             same_codes(step(torch.from_numpy(x))[0], right)
@@ -197,7 +196,8 @@ def test_every_number_of_16_bits(codes):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_numbers_that_are_next_to_a_tie(dtype, codes):
     """A double is rounded once."""
-    ties = np.arange(-300, 300) / 2 if codes == "int8" else np.arange(-(2**8), 2**8) * 2.0**-10
+    steps = {"int8": 0.5, "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0**-17}
+    ties = np.arange(-300, 300) * steps[codes]
     x = ties.astype(dtype)
     x = np.concatenate([x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)])
     got, _ = fa.quantize(x, dtype=codes, scale=1.0)
@@ -216,7 +216,8 @@ def test_quotients_are_those_of_a_division(scale, codes, isa):
         if not 0 < by < np.inf:
             continue
         with np.errstate(over="ignore", under="ignore"):
-            x = np.concatenate([ties, ties * 2.0**-9, 2.0 ** random.integers(-140, 120, 512)])
+            small = (ties * 2.0**-9, ties * 2.0**-16, ties * 2.0**8)
+            x = np.concatenate([ties, *small, 2.0 ** random.integers(-140, 120, 512)])
             x = (x.astype(np.float32) * by).astype(np.float32)
             x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
             x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45])])
@@ -246,8 +247,8 @@ def test_every_instruction_set_has_the_same_codes(isa, codes):
 
 @each_op
 def test_what_is_empty(op):
-    named = sampled(op, "float32", (4, 64))
-    named = {n: v[:0] if np.ndim(v) == 2 else v for n, v in named.items()}
+    named = sampled(op, "float32", (4, 64)) | {"sink": None}
+    named = {n: v[:0] if np.ndim(v) == 2 else v for n, v in named.items() if v is not None}
     bound = op.bound("call", named)
     codes, scale, *_ = op.quantized(*bound.args, **bound.keywords)
     assert codes.shape == (0, codes.shape[1])
@@ -264,6 +265,16 @@ def test_the_peak_of_an_earlier_part_stays(device, per, monkeypatch):
     x = np.linspace(8, 1, 640, dtype=np.float32).reshape(2, 320)
     _, scale = fa.relu.quantized(device.of(x), dtype="int8", per=per)
     assert_same_bits(np.asarray(device.numpy(scale)), scales(x, "int8", per))
+
+
+@on_kernels
+def test_rows_across_parts_of_a_gpu(device, monkeypatch):
+    """A part of one column has other sums there: softmax over it is not cut."""
+    x = np.random.default_rng(0).normal(size=(17, 16)).astype(np.float32)
+    y = device.numpy(fa.softmax(device.of(x), axis=0))
+    monkeypatch.setattr(parts, "_PART_OF_GPU", 17)
+    _, scale = fa.softmax.quantized(device.of(x), axis=0, per=1)
+    assert_same_bits(np.asarray(device.numpy(scale)), scales(y, "int8", 1))
 
 
 def test_any_number_of_threads():
@@ -311,9 +322,9 @@ class EqualToAll(str):
 def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any]]]:
     per = "per must be 'row', 'tensor' or a positive"
     return [
-        (ValueError, "dtype must be 'int8' or 'float8_e4m3fn', got 'int4'", {"dtype": "int4"}),
+        (ValueError, "dtype must be 'int8' or 'float8_.*, got 'int4'", {"dtype": "int4"}),
         (ValueError, r"dtype must be .*, got torch\.int16", {"dtype": torch.int16}),
-        (TypeError, "keyword argument 'block'; allowed are dtype, per, scale, ", {"block": 2}),
+        (TypeError, "keyword argument 'block'; allowed are dtype, per, .*scale, ", {"block": 2}),
         *((ValueError, f"{per} integer, got {bad!r}", {"per": bad}) for bad in ("col", 0, True)),
         (ValueError, per, {"per": EqualToAll("col")}),
         (ValueError, "per must divide the 8 elements along the last axis, got 3", {"per": 3}),
@@ -324,13 +335,15 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
         (ValueError, r"scale must have shape \(2, 1\) or \(\), got \(2,\)", {"scale": x[:, 0] + 1}),
         (TypeError, "scale must have dtype float32", {"scale": np.ones((2, 1))}),
         (TypeError, "scale must be a real number, got", {"scale": "a"}),
+        (ValueError, "scale_dtype must be None for int8", {"scale_dtype": "float8_e8m0fnu"}),
+        (ValueError, "scale_dtype must be 'float8_e8m0fnu', got ", {"scale_dtype": np.float32}),
         (ValueError, "out must be a tuple of 2", {"out": codes}),
         (TypeError, r"out\[0\] must have dtype int8, got float32", {"out": (x, None)}),
         (ValueError, r"out\[0\] must have shape \(2, 8\)", {"out": (codes[:1], None)}),
         (TypeError, r"out\[1\] must have dtype float32", {"out": (None, np.ones((2, 1)))}),
         (
             ValueError,
-            r"out\[1\] must be None where scale is an array",
+            r"out\[1\] must be None where .*scale is an array",
             {"out": (None, x[:, :1]), "scale": x[:, :1] + 1},
         ),
     ]
@@ -343,6 +356,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(op, case):
     bound = op.bound("call", named)
     x, codes = np.zeros((2, 8), np.float32), np.full((2, 8), 77, np.int8)
     error, words, given = _wrong(x, codes)[case]
+    given = {op.known_scale if name == "scale" else name: v for name, v in given.items()}
     if "out" in given and isinstance(given["out"], tuple):
         given = {**given, "out": given["out"] + (None,) * (len(op.results) - 1)}
     elif "out" in given:
@@ -397,7 +411,7 @@ def test_compiled_in_one_graph(op, codes, per, scale):
     if scale == "array":
         scale = 1 + op.quantized(*bound.args, **rest)[1]
     if scale is not None:
-        rest["scale"] = scale
+        rest[op.known_scale] = scale
     torch._dynamo.reset()
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     got, right = compiled(*bound.args), block(*bound.args)
@@ -435,6 +449,129 @@ def test_what_is_wrong_in_what_torch_compiles():
             torch.compile(run, fullgraph=True, backend="eager")(x)
 
 
+@each_per
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("of", ["float16", "bool", "sink"])
+def test_masks_are_cut_as_the_data_is(of, dtype, per, part, framework):
+    """Softmax has a `scale` of its own."""
+    random = np.random.default_rng(4)
+    x, sink = random.normal(size=(6, 5, 64)).astype(dtype), np.full((5,), 0.5, dtype)
+    bits = random.integers(0, 2, (5, 64))
+    mask = {"sink": sink} if of == "sink" else {"mask": bits.astype(of)}
+    own = {n: framework.of(v) for n, v in mask.items()} | {"scale": 0.25}
+    y = framework.numpy(fa.softmax(framework.of(x.astype(np.float32)), **own))
+    got, scale = fa.softmax.quantized(framework.of(x), **own, per=per)
+    assert_same_bits(np.asarray(framework.numpy(scale)), scales(y, "int8", per))
+    same_codes(got, encoded(y, np.asarray(framework.numpy(scale)), "int8"))
+
+
+@each_per
+@pytest.mark.parametrize("codes", [name for name in TOPS if name != "int8"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scales_that_are_powers_of_two(dtype, codes, per, part, framework):
+    """As the OCP's formats have them, found again from their bytes."""
+    x = np.random.default_rng(5).normal(size=(12, 64)).astype(dtype)
+    x *= np.exp2(np.linspace(-148, 126, 12).astype(int))[:, None]
+    x[:3, ::3] = [[np.nan], [np.inf], [0.0]]
+    x[4], x[5, :32], x[6, 0] = 0, 0, 448
+    right = scales(x, codes, per, powers=True)
+    for _ in range(4):
+        got, scale = fa.quantize(
+            framework.of(x), dtype=codes, per=per, scale_dtype="float8_e8m0fnu"
+        )
+        if framework.exact:
+            kept = scale.view(torch.uint8) if framework.name == "torch" else scale.view(np.uint8)
+            assert_same_bits(np.asarray(kept), np.uint8(np.log2(right) + 127))
+            y = framework.numpy(fa.dequantize(got, scale))
+            wide = y.dtype.type(right)
+            given = np.asarray(got.view(torch.int8) if framework.name == "torch" else got)
+            np.testing.assert_array_equal(y, numbers(given, wide, "float32", codes))
+        else:
+            same_codes(scale, np.uint8(np.log2(right) + 127))
+        is_number = ~np.isnan(x)
+        bytes_ = got.view(torch.int8).numpy() if framework.name == "torch" else got
+        if not isinstance(bytes_, np.ndarray):
+            bytes_ = np.frombuffer(bytes_.tobytes(), np.int8).reshape(x.shape)
+        found = encoded(x, right.astype(dtype), codes).view(np.int8)
+        is_same(bytes_.view(np.int8)[is_number], found[is_number])
+
+
+# --- and back -------------------------------------------------------------------------------------
+
+
+def numbers(codes: Any, scale: Any, dtype: str, format: str) -> Any:
+    """Codes times their scales, rounded to a dtype."""
+    found = codes.view(getattr(ml_dtypes, format, np.int8)).astype(scale.dtype)
+    scale = np.atleast_1d(scale)
+    with np.errstate(invalid="ignore"):
+        scales = np.repeat(scale, codes.shape[-1] // scale.shape[-1], -1)
+        return (found * scales).astype(DTYPES[dtype])
+
+
+@each_per
+@each_format
+@each_dtype
+def test_dequantize_is_the_inverse(dtype, codes, per, framework):
+    """Of every code, in any layout, into arrays; repeated calls are replayed by new numbers."""
+    every = np.arange(2**8, dtype=np.uint8).view(np.bool_)[::-1]
+    for time in range(4):
+        given = np.stack([np.roll(every, time), every, every[::-1]]).copy("F")[::2]
+        shape = {"row": (2, 1), "tensor": (), 32: (2, 8)}[per]
+        scale = np.random.default_rng(time).normal(size=shape)
+        scale = np.asarray(scale, np.float64 if dtype == "float64" else np.float32)
+        right = numbers(given, scale, dtype, codes)
+        named = {"dtype": dtype, "codes_dtype": codes}
+        own = framework.of(given), framework.of(scale)
+        out = framework.of(np.zeros((4, 2**9), DTYPES[dtype])[::2, ::2])
+        assert fa.dequantize(*own, **named, out=out) is out
+        for got in map(framework.numpy, (fa.dequantize(*own, **named), out)):
+            assert got.dtype == right.dtype
+            np.testing.assert_array_equal(got.astype(float), right.astype(float))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 64])
+@each_per
+@each_format
+def test_what_was_quantized_comes_back(rows, codes, per, isa):
+    x = np.random.default_rng(3).normal(size=(rows, 1024)).astype(np.float32)
+    made, scale = fa.quantize(x, dtype=codes, per=per)
+    y = fa.dequantize(made, scale)
+    assert_same_bits(y, numbers(made, np.asarray(scale), "float32", codes))
+    assert np.abs(y - x).max(initial=0) <= {"int8": 0.02, "float8_e4m3fn": 0.27}.get(codes, 0.53)
+    of_codes = torch.from_numpy(made.view(np.int8)).view(getattr(torch, codes))
+    tensors = of_codes, torch.from_numpy(np.asarray(scale))
+    torch._dynamo.reset()
+    step = torch.compile(fa.dequantize, fullgraph=True, backend="aot_eager")
+    for run in (fa.dequantize, step):
+        assert_same_bits(run(*tensors, dtype=torch.float32).numpy(), y)
+
+
+WRONG = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "given"),
+    [
+        (TypeError, "codes must have dtype int8 or .*e5m2, got float32", {"codes": WRONG}),
+        (TypeError, "codes must have dtype int8 or .*, got uint8", {"codes": np.ones(8, np.uint8)}),
+        (ValueError, "codes must have an axis", {"codes": np.ones((), np.int8)}),
+        (TypeError, "scale must be an array, got 0.5", {"scale": 0.5}),
+        (ValueError, r"scale must have shape \(\), .* 8, got \(2, 3\)", {"scale": WRONG}),
+        (TypeError, "scale must have dtype float64, in which the result is", {"dtype": "float64"}),
+        (TypeError, "all arrays must come from one framework", {"scale": torch.ones(2, 1)}),
+        (TypeError, "dtype must be float16, ", {"dtype": "int8"}),
+        (ValueError, "codes_dtype must be 'int8' or ", {"codes_dtype": "int4"}),
+        (ValueError, r"out must have shape \(2, 8\)", {"out": np.ones((2, 4), np.float32)}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_dequantize(error, words, given):
+    named = {"codes": np.ones((2, 8), np.int8), "scale": np.ones((2, 1), np.float32), **given}
+    arrays = named.pop("codes"), named.pop("scale")
+    refused(f"^fastact.dequantize: {words}", fa.dequantize, *arrays, **named, error=error)
+
+
 def test_jax_has_none():
     jax = pytest.importorskip("jax")
+    codes, scale = jax.numpy.ones(3, "int8"), jax.numpy.ones(1)
+    refused("codes must be an array that can be written, got jax", fa.dequantize, codes, scale)
     refused("x must be an array that can be written, got jax", fa.relu.quantized, jax.numpy.ones(3))

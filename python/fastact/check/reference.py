@@ -322,11 +322,11 @@ def cross_entropy(
 # --- codes of 8 bits ------------------------------------------------------------------------------
 
 #: The greatest number of a dtype of codes, which the greatest element becomes.
-TOPS = {"int8": 127, "float8_e4m3fn": 448}
+TOPS = {"int8": 127, "float8_e4m3fn": 448, "float8_e5m2": 57344}
 
 
-def scales(y: Any, dtype: str, per: str | int) -> Any:
-    """The scales of an op's value, in its dtype."""
+def scales(y: Any, dtype: str, per: str | int, *, powers: bool = False) -> Any:
+    """The scales of an op's value, in its dtype; powers: of two, as e8m0 has them."""
     magnitude = np.where(np.isfinite(y), np.abs(y), 0).astype(y.dtype)
     if per == "tensor":
         peak = magnitude.max(initial=0)
@@ -334,6 +334,9 @@ def scales(y: Any, dtype: str, per: str | int) -> Any:
         *outer, length = y.shape
         blocks = (length // per, per) if isinstance(per, int) else (1, length)
         peak = magnitude.reshape(*outer, *blocks).max(-1, initial=0)
+    if powers:
+        exponent = np.frexp(peak)[1] - np.frexp(TOPS[dtype])[1]
+        return np.ldexp(1.0, np.clip(np.where(peak == 0, -127, exponent), -127, 127))
     return np.asarray(np.maximum(peak / y.dtype.type(TOPS[dtype]), np.finfo(y.dtype).tiny))
 
 
@@ -350,7 +353,8 @@ def codes(y: Any, scale: Any, dtype: str) -> Any:
     if dtype == "int8":
         return np.clip(np.rint(np.nan_to_num(quotient, nan=0)), -128, 127).astype(np.int8)
     kind = getattr(importlib.import_module("ml_dtypes"), dtype)
-    table = np.arange(127, dtype=np.uint8).view(kind).astype(np.float64)
+    table = np.arange(128, dtype=np.uint8).view(kind).astype(np.float64)
+    table = table[np.isfinite(table)]
     ties = (table[1:] + table[:-1]) / 2
     below, at = (np.searchsorted(ties, np.abs(quotient), side) for side in ("left", "right"))
     found = np.where(np.isnan(quotient), 127, np.where(below % 2, at, below))

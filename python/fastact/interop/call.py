@@ -191,6 +191,14 @@ class Call:
         self._take(name, value, framework, next(iter(self.arrays)), given=value)
         validate.same_as(self.where, name, self.views[name], like, model)
 
+    def take_as(self, name: str, given: Any, array: Any, also: Sequence[str]) -> View:
+        """Take one argument more, by an array that is the same memory as another dtype."""
+        self.arrays[name] = array
+        self.views[name] = view = see(self.where, name, array, self.framework, self.place, also)
+        if self._draft is not None:
+            self._draft.operand(view, given)
+        return view
+
     def _state(self, draft: Any, view: View, given: Any, array: Any) -> None:
         """State where a view's memory is: in what the caller gave, or in the array made of it."""
         is_scalar = isinstance(given, np.generic)

@@ -18,6 +18,7 @@ from .engine import axes
 from .engine.entry import ANY, COMPUTED, DOUBLE, Arg, Entry, Output
 from .engine.execute import Execution
 from .engine.op import Kernels, P, R, declared, float32_under_autocast, records
+from .engine.quantized import Quantizes
 from .engine.reductions import add_up, fill
 from .engine.served import CachedOp
 from .types import A, Array, ArrayOrNumber, Kwargs, Out, Outs, Sliced, Stream
@@ -107,7 +108,17 @@ class RowFunction(CachedOp[P, R]):
         return axes.over_axes(call.where, options, next(iter(call.views.values())).shape)
 
 
-class SoftmaxOp(RowFunction[P, R]):
+class RowOp(Quantizes, RowFunction[P, R]):
+    """A function of rows whose result has x's shape, and may be codes."""
+
+    def _parts_along(self, now: Execution) -> tuple[int, ...]:
+        """Sinks are for all rows at once, and a GPU's sums across rows depend on their number."""
+        over, ndim = now.shapes.axes, now.views[now.leader].ndim
+        whole = "sink" in now.views or (now.call.is_on_gpu and over != (ndim - 1,))
+        return () if whole else axes.others(over, ndim)
+
+
+class SoftmaxOp(RowOp[P, R]):
     """Softmax, with sinks that take a part of a row, and a cap."""
 
     makes = records(told={"share": None, "x": None}, unasked=1)
@@ -213,7 +224,7 @@ class SoftmaxOp(RowFunction[P, R]):
         """
 
 
-class LogSoftmaxOp(RowFunction[P, R]):
+class LogSoftmaxOp(RowOp[P, R]):
     """The logarithm of softmax."""
 
     def backward(

@@ -8,7 +8,8 @@ with schemas that follow from its signature:
     fastact::NAME_forward(arguments) -> the results, and what else is saved for backward
     fastact::NAME_backward(wanted, gradients, saved, options) -> the gradients that are wanted
     fastact::NAME_second(wanted, ddx, gradients, saved, options) -> the gradients of backward
-    fastact::NAME_quantized(dtype, per, scale, number, arguments) -> codes, scale and the sum
+    fastact::NAME_quantized(dtype, per, scale_dtype, codes_scale, number, arguments)
+        -> codes, scale and the sum
 
 The first is differentiable; its gradient is made of the next ones. Shapes are those that the op's
 specification tells (`models`, `gradient_shape`), and memory is torch's, so that what was traced and
@@ -35,7 +36,8 @@ from ..interop.shapes import Shape
 from ..ops.activations import Activation, Parameters
 from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg
 from ..ops.engine.op import Model, ops
-from ..ops.engine.quantized import Quantizes, named_format
+from ..ops.engine.quantized import E8M0, Quantizes, named_format
+from ..ops.quantize import format_of, wide_scale
 from ..ops.types import (
     A,
     ActivationLike,
@@ -135,8 +137,8 @@ class Operators:
             library.define(f"{name}_second({of_second}) -> Tensor[]")
             runs["_second"] = self._run_second
         if isinstance(op, Quantizes):
-            given = f"str dtype, str per, Tensor? scale, float? number, {of_call}"
-            library.define(f"{name}_quantized({given}) -> (Tensor, {results})")
+            given = "str dtype, str per, str? scale_dtype, Tensor? codes_scale, float? number"
+            library.define(f"{name}_quantized({given}, {of_call}) -> (Tensor, {results})")
             runs["_quantized"] = self._run_quantized
         self.runs = runs
         self.entries = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
@@ -359,25 +361,30 @@ class Operators:
         computes: bool,
         dtype: str,
         per: str,
+        scale_dtype: str | None,
         scale: torch.Tensor | None,
         number: float | None,
         *values: Any,
     ) -> tuple[torch.Tensor, ...]:
         """The scale is empty where an array was given."""
         named = self.named(values)
-        op, first = self.spec.op, named[self.spec.arrays[0]]
+        op: Any = self.spec.op
+        first = named[self.spec.arrays[0]]
         given: dict[str, Any] = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
-        given["scale"] = number if scale is None else scale
+        given["scale_dtype"], known = scale_dtype, number if scale is None else scale
         if computes:
+            given[op.known_scale] = known
             codes, used, *others = _entered(op, "quantized", named, **given)
         else:
-            _check_shapes(op, {**named, **given, "out": None}, "_cached_quantized")
+            _check_shapes(op, {**named, **given, "_scale": known, "out": None}, "_cached_quantized")
             y, *others = (_made(first, model) for model in op.models(named)[0])
             codes = torch.empty_like(y, dtype=getattr(torch, dtype))
             *outer, last = y.shape
             shape = [*outer, last // int(per) if per.isdecimal() else 1]
             is_one = per == "tensor" or number is not None
             used = _made(first, Model(() if is_one else tuple(shape), COMPUTED))
+            if scale_dtype is not None:
+                used = torch.empty_like(used, dtype=named_dtype(scale_dtype))
         return codes, used if scale is None else first.new_empty(0), *others
 
     def _gradient(self, name: str, saved: Mapping[str, Any], incoming: Any) -> torch.Tensor:
@@ -772,22 +779,30 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return _finished(operators, named, operators.call(*operators.values(named)))
 
 
-def call_quantized(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **given: Any) -> Any:
+def call_quantized(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *given: Any) -> Any:
     """`op.quantized`, of tensors that have no memory of their own."""
     operators = OPERATORS[op.name]
     where = operators.spec.where
     _check(where, operators, operators.spec.named(args, kwargs))
     with _in_our_words(op, where):
-        return traced_quantized(op, args, kwargs, **given)
+        return traced_quantized(op, args, kwargs, *given)
 
 
 def traced_quantized(
-    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], per: Any, scale: Any, dtype: Any
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    per: Any,
+    scale: Any,
+    dtype: Any,
+    scale_dtype: Any,
 ) -> Any:
     """`op.quantized` as torch.compile reads it; kwargs: `out` among them."""
     operators = OPERATORS[op.name]
     where = f"{operators.spec.where}.quantized"
     dtype = named_format(where, dtype)
+    if scale_dtype is not None:
+        scale_dtype = named_format(where, scale_dtype, "scale_dtype", {E8M0: 0})
     named = operators.spec.named(args, kwargs)
     operators.refuse_unknown(named)
     named = operators.promoted(named)
@@ -796,12 +811,24 @@ def traced_quantized(
         try:
             scale = float(scale)
         except (TypeError, ValueError, OverflowError):
-            validate.number(where, "scale", scale)  # tells what is wrong with it
+            validate.number(where, op.known_scale, scale)  # tells what is wrong with it
             raise
     given = (scale, None) if is_array else (None, scale)
     values = (v.detach() if isinstance(v, torch.Tensor) else v for v in operators.values(named))
-    codes, found, *others = operators.quantized(dtype, str(per), *given, *values)
+    codes, found, *others = operators.quantized(dtype, str(per), scale_dtype, *given, *values)
     return _in_out(operators.spec.where, named, (codes, scale if is_array else found, *others))
+
+
+def dequantized(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any) -> Any:
+    """`fastact.dequantize` in torch's own operations, for what has no memory of its own."""
+    where = "fastact.dequantize"
+    codes = codes.view(getattr(torch, format_of(where, codes, codes_dtype)))
+    scale = wide_scale(scale)
+    named = foreign.dtype_name(scale) if dtype is None else dtype
+    kind = named_dtype(validate.dtype_named(where, "dtype", named))
+    rows = codes.to(scale.dtype).unflatten(-1, (scale.shape[-1] if scale.ndim else 1, -1))
+    y = (rows * scale.unsqueeze(-1)).flatten(-2).to(kind)
+    return _in_out(where, {"out": out}, (y,))[0]
 
 
 def _finished(operators: Operators, named: Mapping[str, Any], result: Any) -> Any:

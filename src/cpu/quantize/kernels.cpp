@@ -57,10 +57,10 @@ FASTACT_HD void encode_by(const char* from, int64_t n, char* to, Code code) {
 template <class C>
 void encode(const char* from, int64_t n, double given, int format, char* to) {
   const C scale = C(given);
-  if (format == kInt8Codes)
-    encode_by<C>(from, n, to, [=](C x) FASTACT_INLINED { return int8_of(quotient_of(x, scale)); });
-  else
-    encode_by<C>(from, n, to, [=](C x) FASTACT_INLINED { return e4m3_of(quotient_of(x, scale)); });
+  with_format(format, [&](auto kind) {
+    encode_by<C>(from, n, to,
+                 [=](C x) FASTACT_INLINED { return kind.code(quotient_of(x, scale)); });
+  });
 }
 
 #if defined(FASTACT_FMA)
@@ -85,21 +85,36 @@ void encode_floats(const char* from, int64_t n, double given, int format, char* 
   if (!(given >= 0x1p-60 && given <= 0x1p60)) return encode<float>(from, n, given, format, to);
   const float scale = float(given);
   const Quotient quotient(scale);
-  if (format == kInt8Codes)
+  with_format(format, [&](auto kind) {
+    const float end = kind.kEnd * scale;
     encode_by<float>(from, n, to,
-                     [=](float x) FASTACT_INLINED { return int8_of(x, 128 * scale, quotient); });
-  else
-    encode_by<float>(from, n, to,
-                     [=](float x) FASTACT_INLINED { return e4m3_of(x, 448 * scale, quotient); });
+                     [=](float x) FASTACT_INLINED { return kind.code(x, end, quotient); });
+  });
 }
 #else
 constexpr auto encode_floats = encode<float>;
 #endif
 
+template <class C>
+void decode(const char* codes, int64_t n, double given, int format, char* to) {
+  const C scale = C(given);
+  C* const y = pointer<C>(to);
+  with_format(format, [&](auto kind) {
+    for (int64_t i = 0; i < n; i += kAtOnce) {
+      const int64_t m = n - i < kAtOnce ? n - i : kAtOnce;
+      int32_t wide[kAtOnce];  // as above
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) wide[j] = int8_t(codes[i + j]);
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) y[i + j] = C(kind.number(wide[j])) * scale;
+    }
+  });
+}
+
 }  // namespace
 
 extern const QuantizeKernels quantize_kernels;
-const QuantizeKernels quantize_kernels = {{peak<float>, peak<double>},
-                                          {encode_floats, encode<double>}};
+const QuantizeKernels quantize_kernels = {
+    {peak<float>, peak<double>}, {encode_floats, encode<double>}, {decode<float>, decode<double>}};
 
 FASTACT_END_NAMESPACE

@@ -11,6 +11,8 @@ struct QuantizeKernels {
   double (*peak[2])(const char* x, int64_t n);
   // codes OUT = x IN by a scale. format: CodeFormat.
   void (*encode[2])(const char* x, int64_t n, double scale, int format, char* codes);
+  // y OUT = codes IN by a scale.
+  void (*decode[2])(const char* codes, int64_t n, double scale, int format, char* y);
 };
 
 }  // namespace fastact

@@ -1,5 +1,6 @@
 // Codes and scales (common/quantize/quantize.h) of rows: the elements that share a scale. A row is
-// read twice where both are made, the second time from the cache. And 16-bit data in float32.
+// read twice where both are made, the second time from the cache. Codes become numbers again, and
+// 16-bit data becomes float32.
 #include "cpu/core/native_function.h"
 #include "cpu/core/row_pass.h"
 #include "cpu/quantize/kernels.h"
@@ -14,6 +15,7 @@ struct Quantize {
   const QuantizeKernels* kernels;
   int format;
   bool finds_scale, has_codes;  // neither: peaks
+  bool has_bytes;               // as scales
 };
 
 constexpr int64_t kTogether = 4096;  // elements of short rows, which stay in the first-level cache
@@ -42,16 +44,27 @@ struct Rows : RowPass {
     for_pieces(row, [&](int64_t, int64_t n) { visit(reader.load(Quantize::kX, x), n); }, piece);
   }
 
-  // The scale of a peak in the compute type.
-  double scale_of_peak(double peak) const {
-    return is_double ? scale_of(peak, q.format) : double(scale_of(float(peak), q.format));
+  double known_scale(int64_t row) const {
+    if (q.has_bytes) return power_of(uint8_t(*s.row(Quantize::kScale, row)));
+    return reader.number(Quantize::kScale, row);
+  }
+
+  // The scale of a peak in the compute type, which is stored.
+  double scale_of_peak(int64_t row, double peak) const {
+    if (!q.has_bytes) {
+      const double scale = is_double ? scale_of(peak, q.format) : scale_of(float(peak), q.format);
+      reader.store_number(Quantize::kScale, row, scale);
+      return scale;
+    }
+    const int byte = is_double ? exponent_of(peak, q.format) : exponent_of(float(peak), q.format);
+    *s.row(Quantize::kScale, row) = char(byte);
+    return power_of(byte);
   }
 
   // `count` rows: their peaks, scales, codes. So no row waits for the one before it.
   void visit(int64_t first, int64_t count) {
     double scale[kRows];
-    for (int64_t i = 0; i < count; ++i)
-      scale[i] = q.finds_scale ? 0 : reader.number(Quantize::kScale, first + i);
+    for (int64_t i = 0; i < count; ++i) scale[i] = q.finds_scale ? 0 : known_scale(first + i);
     if (q.finds_scale || !q.has_codes) {
       for (int64_t i = 0; i < count; ++i) {
         for_elements(first + i, [&](const char* from, int64_t n) {
@@ -59,8 +72,10 @@ struct Rows : RowPass {
         });
       }
       for (int64_t i = 0; i < count; ++i) {
-        if (q.finds_scale) scale[i] = scale_of_peak(scale[i]);
-        reader.store_number(Quantize::kScale, first + i, scale[i]);
+        if (q.finds_scale)
+          scale[i] = scale_of_peak(first + i, scale[i]);
+        else
+          reader.store_number(Quantize::kScale, first + i, scale[i]);
       }
     }
     if (!q.has_codes) return;
@@ -81,7 +96,26 @@ void prepare(Quantize* q, const KernelTable* table, const QuantizeCall& call, bo
   q->kernels = table->quantize;
   q->format = call.format;
   q->finds_scale = finds_scale, q->has_codes = call.codes.shape;
+  q->has_bytes = call.scale.dtype == kBool;
 }
+
+struct Decoded : RowPass {
+  const Quantize& q;
+  alignas(64) char y[kPiece * sizeof(double)];
+  alignas(64) char codes[kPiece];
+
+  explicit Decoded(const Quantize& quantize) : RowPass(quantize.operands), q(quantize) {}
+
+  void visit(int64_t row, int64_t) {
+    const double scale = reader.number(Quantize::kScale, row);
+    for_pieces(row, [&](int64_t, int64_t n) {
+      char* const to = reader.target(Quantize::kX, y, false);
+      const char* const from = reader.load_stored(Quantize::kCodes, codes);
+      q.kernels->decode[s.compute_dtype == kF64](from, n, scale, q.format, to);
+      reader.finish(Quantize::kX, to, y, false);
+    });
+  }
+};
 
 struct Widened : RowPass {
   alignas(64) char x[kPiece * sizeof(double)];
@@ -109,6 +143,10 @@ void quantize(const QuantizeCall& call, const KernelTable* kernels) noexcept {
   run_planned(run_rows<Rows, Quantize>, size_of(call.x), call, kernels, finds_scale);
 }
 
+void decode(const QuantizeCall& call, const KernelTable* kernels) noexcept {
+  run_planned(run_rows<Decoded, Quantize>, size_of(call.x), call, kernels, false);
+}
+
 void widen_array(const WidenCall& call, const KernelTable* kernels) noexcept {
   const ArrayArgument& x = call.data[WidenCall::kX];
   const int64_t size = size_of(x);
@@ -126,6 +164,7 @@ void add_quantize(std::vector<NativeFunction>* functions) {
   functions->push_back(native_function<quantize<true>>(kQuantize));
   functions->push_back(native_function<quantize<false>>(kEncode));
   functions->push_back(native_function<quantize<false>>(kPeak));  // without codes it finds peaks
+  functions->push_back(native_function<decode>(kDecode));
   functions->push_back(native_function<widen_array>(kWiden));
 }
 

@@ -36,25 +36,33 @@ from .parts import Part, Parts, begin_of, cut, for_each, part_of, threads_of
 from .reductions import fill
 
 #: The numbers of formats (`CodeFormat` in src/common/quantize/quantize.h).
-FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1}
+FORMATS: Mapping[str, int] = {"int8": 0, "float8_e4m3fn": 1, "float8_e5m2": 2}
 
 #: A View has codes as this dtype, of bytes.
-_BYTES = "bool"
+BYTES = "bool"
+
+#: The dtypes in the place of float8 in a framework that lacks it.
+SAME_BYTES = ("uint8", "int8", BYTES)
+
+#: The dtype of scales that are powers of two in bytes.
+E8M0 = "float8_e8m0fnu"
 
 #: Elements of a part of a thread of the CPU, at most.
 _PART = 1 << 16
 
 #: A part with fewer rows has each cut into so many pieces, that all threads have some.
-_FEW_ROWS = 64
+FEW_ROWS = 64
 
 #: Elements that share a scale, by a name; a number is as many neighbours of a row.
 _PER = {name: name for name in ("row", "tensor")}
 
 
-def named_format(where: str, dtype: Any) -> str:
+def named_format(
+    where: str, dtype: Any, name: str = "dtype", formats: Mapping[str, int] = FORMATS
+) -> str:
     """The name of a format, by a dtype as any library has it."""
-    named = dtype if isinstance(dtype, str) else validate.dtype_among(dtype, FORMATS) or dtype
-    validate.choice(where, "dtype", named, FORMATS)
+    named = dtype if isinstance(dtype, str) else validate.dtype_among(dtype, formats) or dtype
+    validate.choice(where, name, named, formats)
     return str(named)
 
 
@@ -69,6 +77,12 @@ class Quantizes:
         # Repeated calls skip this layer (src/cpu/binding/call_cache.pyx).
         self._cached_quantized = _cpu.CachedCall(self._quantize, self, "_cached_quantized")
 
+    @property
+    def known_scale(self) -> str:
+        """The keyword of scales that are known, for an op may have a `scale` of its own."""
+        own = self.entry_points["call"].defaults  # type: ignore[attr-defined]
+        return "codes_scale" if "scale" in own else "scale"
+
     def _parts_along(self, now: Execution) -> Sequence[int]:
         """The axes along which parts of the data may be computed by themselves."""
         raise NotImplementedError
@@ -79,20 +93,21 @@ class Quantizes:
         dtype: DType = "int8",
         per: Literal["row", "tensor"] | int = "row",
         scale: Any = None,
+        scale_dtype: DType | None = None,
         out: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """Return the op's result in 8 bits: codes, and scales that restore it.
 
         ``codes * scale`` is about what calling the op gives: ``codes = round(y / scale)``, with y
-        the op's float32 value, also of 16-bit data, and ``scale = max(abs(y)) / 127`` (float8: 448)
-        over the elements that share it.
+        the op's float32 value, also of 16-bit data, and ``scale = max(abs(y)) / 127`` (e4m3: 448,
+        e5m2: 57344) over the elements that share it.
 
         Parameters
         ----------
         *args : array
             As for the call.
-        dtype : {"int8", "float8_e4m3fn"} or dtype, default "int8"
+        dtype : {"int8", "float8_e4m3fn", "float8_e5m2"} or dtype, default "int8"
             The dtype of the codes, by its name or as NumPy, ml_dtypes or torch has it. Where float8
             is not there, in NumPy without ml_dtypes, the same bytes are uint8; in frameworks that
             can't see bytes as another dtype, bool.
@@ -101,7 +116,11 @@ class Quantizes:
             or this number of neighbours along the last axis, whose length it divides.
         scale : array or float, optional
             Scales that are known: a number for the whole, or an array of the shape that `per` says
-            or of shape (). Positive; on a GPU nobody looks.
+            or of shape (). Positive; on a GPU nobody looks. Softmax's `scale` is the factor of its
+            logits, as in the call: its known scales are `codes_scale`.
+        scale_dtype : {"float8_e8m0fnu"} or dtype, optional
+            Scales that are found are powers of two, as of the MX formats of OCP (`per` is 32
+            there): the greatest one in max(abs(y)), divided by that in 448 or 57344. For float8.
         out : tuple, optional
             Where to write codes, scale and, of an op that returns a sum, the sum; one that is None
             is allocated.
@@ -128,11 +147,11 @@ class Quantizes:
 
         Notes
         -----
-        Rounding is half to even, and saturates: int8 from -128 to 127, float8 at 448, infinities
-        too. NaN is float8's NaN; in int8, which has none, it is 0. Elements that are not finite
-        count for no scale. A scale that is found is no less than the least normal number, which it
-        is for zeros alone. A norm with another `casting` than "exact" rounds 16-bit data as it
-        does, and its value of that dtype is what becomes codes.
+        Rounding is half to even, and saturates: int8 from -128 to 127, float8 at its greatest
+        number, infinities too. NaN is float8's NaN; in int8, which has none, it is 0. Elements that
+        are not finite count for no scale. A scale that is found is no less than the least normal
+        number, which it is for zeros alone. A norm with another `casting` than "exact" rounds
+        16-bit data as it does, and its value of that dtype is what becomes codes.
 
         The op is computed in parts, and with one scale for several of them twice. Memory for them
         does not grow with the arrays; but a norm over groups of channels takes whole examples, and
@@ -150,27 +169,40 @@ class Quantizes:
         array([[1.0078..., 0.       , 4.       ],
                [0.       , 0.5      , 0.2519...]], dtype=float32)
         """
+        if self.known_scale != "scale":
+            if scale is not None:
+                kwargs["scale"] = scale
+            scale = kwargs.pop(self.known_scale, None)
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
             return handlers.bridge("dispatch").traced_quantized(  # type: ignore[no-any-return]
-                self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
+                self, args, {**kwargs, "out": out}, per, scale, dtype, scale_dtype
             )
         call = self._cached_quantized
-        return call(*args, dtype=dtype, per=per, scale=scale, out=out, **kwargs)  # type: ignore[no-any-return]
+        given = {"dtype": dtype, "per": per, "_scale": scale, "scale_dtype": scale_dtype}
+        return call(*args, **given, out=out, **kwargs)  # type: ignore[no-any-return]
 
     def _quantize(
-        self: Any, *args: Any, dtype: Any, per: Any, scale: Any, out: Any, **kwargs: Any
+        self: Any,
+        *args: Any,
+        dtype: Any,
+        per: Any,
+        _scale: Any,
+        scale_dtype: Any,
+        out: Any,
+        **kwargs: Any,
     ) -> tuple[Any, ...]:
         if self.traits.counts_elements:
             raise TypeError(
                 f"fastact.{self.name}.quantized: it draws a number for each element, and has no "
                 f"codes; drop elements first, and give the norm what is left"
             )
-        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", "dtype, per, scale"):
-            if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, scale, out), kwargs))):
+        more = f"dtype, per, {self.known_scale}, scale_dtype"
+        with said_by(f"fastact.{self.name}.quantized", f"fastact.{self.name}", more):
+            if any(map(foreign.is_for_dispatcher, foreign.tensors((*args, _scale, out), kwargs))):
                 return handlers.bridge("dispatch").call_quantized(  # type: ignore[no-any-return]
-                    self, args, {**kwargs, "out": out}, per=per, scale=scale, dtype=dtype
+                    self, args, {**kwargs, "out": out}, per, _scale, dtype, scale_dtype
                 )
-            return _Quantized(self, args, kwargs, dtype, per, scale).results(out)
+            return _Quantized(self, args, kwargs, dtype, per, _scale, scale_dtype).results(out)
 
 
 class _Quantized:
@@ -190,10 +222,17 @@ class _Quantized:
         dtype: Any,
         per: Any,
         scale: Any,
+        scale_dtype: Any,
     ) -> None:
         self.op, self.where = op, f"fastact.{op.name}.quantized"
         self.dtype, self.per, self.scale = named_format(self.where, dtype), per, scale
-        self.format = FORMATS[self.dtype]
+        self.format, self.is_power = FORMATS[self.dtype], scale_dtype is not None
+        if self.is_power:
+            named_format(self.where, scale_dtype, "scale_dtype", {E8M0: 0})
+            if self.dtype == "int8" or scale is not None:
+                raise ValueError(
+                    f"{self.where}: scale_dtype must be None for int8, and beside a known scale"
+                )
         self.now = now = Execution(op.entry_points["call"], args, kwargs)
         now.where = now.call.where = self.where
         self.call, self.leader = now.call, now.views[now.leader]
@@ -209,7 +248,9 @@ class _Quantized:
             self._compute()
             codes, scale, *others = (self.call.result(*made) for _, *made in self.made.values())
         if self.made["codes"][1] is None:
-            codes = self._as_codes(codes)
+            codes = self._as_dtype(codes, self.dtype, *self._same_bytes)
+        if self.is_power and self.made["scale"][1] is None:
+            scale = self._as_dtype(scale, E8M0, *SAME_BYTES)
         return (codes, scale, *others)
 
     # --- checks -----------------------------------------------------------------------------------
@@ -256,29 +297,29 @@ class _Quantized:
 
     def _take_scale(self) -> None:
         """The caller's scales: an array, or a number for the whole."""
-        where, scale, place = self.where, self.scale, self.call.place
+        where, scale, place, name = self.where, self.scale, self.call.place, self.op.known_scale
         framework = framework_of(scale)
         if framework is None:
-            number = validate.number(where, "scale", scale)
+            number = validate.number(where, name, scale)
             with np.errstate(all="ignore"):
                 self.number = float(np.array(number, _cpu.DTYPE_NAMES[self.computed]))
             shape: tuple[int, ...] = ()
             is_right = 0 < self.number < math.inf
         else:
-            foreign.plain(where, "scale", scale)
-            validate.one_framework(where, {"x": self.call.framework, "scale": framework})
+            foreign.plain(where, name, scale)
+            validate.one_framework(where, {"x": self.call.framework, name: framework})
             array = in_native_order(scale) if framework is NUMPY else scale
-            view = self.given = see(where, "scale", array, framework, place)
-            validate.has_dtype(where, "scale", view, "compute_type", self.now.leader, self.leader)
+            view = self.given = see(where, name, array, framework, place)
+            validate.has_dtype(where, name, view, "compute_type", self.now.leader, self.leader)
             shape = view.shape
             if shape not in (self.scale_shape, ()):
                 raise ValueError(
-                    f"{where}: scale must have shape {self.scale_shape} or (), got {shape}"
+                    f"{where}: {name} must have shape {self.scale_shape} or (), got {shape}"
                 )
             is_right = self.call.scale(view, array)
         if not is_right:
             came = "another number" if framework else validate.describe(scale)
-            raise ValueError(f"{where}: scale must be positive and finite, got {came}")
+            raise ValueError(f"{where}: {name} must be positive and finite, got {came}")
         if not shape:
             self.per, self.block, self.scale_shape = "tensor", None, ()
 
@@ -290,10 +331,12 @@ class _Quantized:
         others = self.op.results[1:]
         outs = validate.outputs(where, given, 2 + len(others))
         if self.given is not None and outs[1] is not None:
-            raise ValueError(f"{where}: out[1] must be None where scale is an array")
+            name = self.op.known_scale
+            raise ValueError(f"{where}: out[1] must be None where {name} is an array")
+        bytes_ = _cpu.VIEW_DTYPE_NAMES.index(BYTES)
         models: list[tuple[str, tuple[int, ...] | None, int | None]] = [
-            ("codes", self.shape, _cpu.VIEW_DTYPE_NAMES.index(_BYTES)),
-            ("scale", self.scale_shape, self.computed),
+            ("codes", self.shape, bytes_),
+            ("scale", self.scale_shape, bytes_ if self.is_power else self.computed),
             *((name, None, None) for name in others),
         ]
         self.made: dict[str, tuple[View, Any, Any]] = {}
@@ -303,27 +346,30 @@ class _Quantized:
                 self.made[name] = self.given, self.scale, None
                 continue
             label = f"out[{i}]"
-            array = self._as_bytes(out) if name == "codes" and out is not None else out
+            array = out
+            if out is not None and dtype == bytes_:
+                array = self._as_bytes(label, out, self.dtype if name == "codes" else E8M0)
             view, new = call.output(
                 label, array, leader, shape=shape, dtype=dtype, in_place=False, given=out
             )
             validate.apart(where, label, view, written)
             self.made[name], written[label] = (view, out, new), view
 
-    def _as_bytes(self, codes: Any) -> Any:
-        """An array for codes, as a View has them."""
+    def _as_bytes(self, label: str, codes: Any, named: str) -> Any:
+        """An array for codes, or scales in bytes, as a View has them."""
         found = str(getattr(codes, "dtype", type(codes).__name__)).rpartition(".")[2]
-        if found not in (self.dtype, *self._same_bytes):
-            raise TypeError(f"{self.where}: out[0] must have dtype {self.dtype}, got {found}")
-        return codes if found == _BYTES else codes.view(_dtype_of(codes, _BYTES))
+        if found not in (named, *self._same_bytes):
+            raise TypeError(f"{self.where}: {label} must have dtype {named}, got {found}")
+        return as_bytes(codes)
 
     @property
     def _same_bytes(self) -> tuple[str, ...]:
         """Dtypes in the place of one that a framework lacks."""
-        return ("uint8", "int8", _BYTES) if self.format else (_BYTES,)
+        return SAME_BYTES if self.format else (BYTES,)
 
-    def _as_codes(self, bytes_: Any) -> Any:
-        kinds = (_dtype_of(bytes_, name) for name in (self.dtype, *self._same_bytes))
+    def _as_dtype(self, bytes_: Any, *names: str) -> Any:
+        """Bytes as the first of these dtypes that the framework has."""
+        kinds = (dtype_of(bytes_, name) for name in names)
         try:
             return self.call.seen_as(bytes_, next(kind for kind in kinds if kind is not None))
         except (AttributeError, StopIteration, TypeError):  # a framework that has no such view
@@ -339,7 +385,7 @@ class _Quantized:
             self.threads, most = 1, _PART * self.threads
         free = {*self.op._parts_along(self.now)}
         order = sorted((axis for axis in self.order if axis in free), key=lambda a: a == last)
-        self.part, found = cut(self.shape, order, most, {last: self.block or _FEW_ROWS})
+        self.part, found = cut(self.shape, order, most, {last: self.block or FEW_ROWS})
         if self.part == self.shape:
             self.threads = 1
         return found
@@ -355,7 +401,8 @@ class _Quantized:
             fill(self.call, scale, self.number)
         if 0 in self.shape:
             if is_found:
-                fill(self.call, scale, float(np.finfo(scale.dtype_name).tiny))
+                least = 0 if self.is_power else np.finfo(scale.dtype_name).tiny
+                fill(self.call, scale, float(least))
             return
         parts = self._parts()
         self._take_arrays()
@@ -385,6 +432,8 @@ class _Quantized:
         """Find the arrays that are computed in parts, and allocate scratch arrays for parts."""
         now, computed, whole = self.now, self.computed, dict(self.now.views)
         self.data = {name: view for name, view in whole.items() if name in now.entry.data}
+        repeats = [n for n, rule in now.entry.rules.items() if rule[1:] == (("data",), True)]
+        self.repeated = {name: view for name, view in whole.items() if name in repeats}
         self.y = self._scratch_of_part(self.part, computed if self.widens else self.leader.dtype)
         self.wide: dict[str, View] = {}
         if not self.widens:
@@ -397,7 +446,7 @@ class _Quantized:
                 lengths = zip(self.part, self.shape, view.shape, strict=True)
                 shape = tuple(own if part == n else part for part, n, own in lengths)
                 self.wide[name] = self._scratch_of_part(shape, computed)
-            elif view.itemsize == 2:
+            elif view.itemsize == 2 and name not in self.repeated:
                 now.views[name] = self._scratch(view.shape, computed)
                 self.call.run("widen", x=view, y=now.views[name])
 
@@ -418,7 +467,7 @@ class _Quantized:
                 for name, view in data.items():
                     self.call.run("widen", x=view, y=wide[name])
             data = wide
-        now.views.update(data)
+        now.views.update(data | {n: part_of(view, part) for n, view in self.repeated.items()})
         now.shapes = self.op._shapes(self.call, now.options)
         y = begin_of(self._own(self.y, outer, thread), part)
         now.made = {n: (view, None, None) for n, view in {first: y, **made}.items()}
@@ -430,13 +479,12 @@ class _Quantized:
     @property
     def _pieces(self) -> int:
         """How many pieces a row has whose scale is known, or found in a pass of its own."""
-        is_few = math.prod(self.part[:-1]) < _FEW_ROWS and self.shape[-1] % _FEW_ROWS == 0
-        return _FEW_ROWS if is_few else 1
+        is_few = math.prod(self.part[:-1]) < FEW_ROWS and self.shape[-1] % FEW_ROWS == 0
+        return FEW_ROWS if is_few else 1
 
     def _rows(self, view: View, pieces: int) -> View:
         """Split the last axis into what shares a scale, or pieces of it."""
-        count = view.shape[-1] // self.block if self.block else pieces
-        return view if count == 1 and not self.block else view.split_axis(self.last, count)
+        return rows_of(view, view.shape[-1] // self.block if self.block else pieces)
 
     def _scales(self, part: Part, rows: View) -> View:
         """Cut the scales to those of a part, one for each row."""
@@ -445,8 +493,7 @@ class _Quantized:
             first, length = part.get(last, (0, self.shape[-1]))
             along = (first // self.block, length // self.block) if self.block else (0, 1)
             view = part_of(view, {**part, last: along})
-        view = view.with_axes(tuple(range(view.ndim, rows.ndim)))
-        return view.broadcast_to((*rows.shape[:-1], 1))
+        return scales_of(view, rows)
 
     def _encode(self, function: str, part: Part, y: View) -> None:
         pieces = 1 if function == "quantize" else self._pieces
@@ -485,7 +532,24 @@ class _Quantized:
         )
 
 
-def _dtype_of(array: Any, name: str) -> Any:
+def as_bytes(codes: Any) -> Any:
+    """Codes as a View has them."""
+    is_seen = foreign.dtype_name(codes) == BYTES
+    return codes if is_seen else codes.view(dtype_of(codes, BYTES))
+
+
+def rows_of(view: View, count: int) -> View:
+    """Split the last axis into so many rows."""
+    return view if count == 1 else view.split_axis(view.ndim - 1, count)
+
+
+def scales_of(view: View, rows: View) -> View:
+    """Give each row its scale."""
+    view = view.with_axes(tuple(range(view.ndim, rows.ndim)))
+    return view.broadcast_to((*rows.shape[:-1], 1))
+
+
+def dtype_of(array: Any, name: str) -> Any:
     """A dtype of an array's framework; None: it has no such."""
     if not isinstance(array, np.ndarray):
         return getattr(namespace(array), name, None)
