@@ -326,6 +326,7 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
         (TypeError, "scale must be a real number, got", {"scale": "a"}),
         (ValueError, "out must be a tuple of 2", {"out": codes}),
         (TypeError, r"out\[0\] must have dtype int8, got float32", {"out": (x, None)}),
+        (TypeError, r"out\[0\] must have dtype int8, got bool", {"out": (x > 0, None)}),
         (ValueError, r"out\[0\] must have shape \(2, 8\)", {"out": (codes[:1], None)}),
         (TypeError, r"out\[1\] must have dtype float32", {"out": (None, np.ones((2, 1)))}),
         (

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from .activations import leaky_relu
 from .engine.execute import said_by
+from .engine.quantized import named_format
 from .types import A, Array, DType, Outs, Stream
 
 _IDENTITY: Any = leaky_relu  # with the slope 1
@@ -73,6 +74,7 @@ def quantize(
     >>> (codes * scale)[0]
     array([ 1.0078..., -2.0157...,  4.        ], dtype=float32)
     """
+    dtype = named_format("fastact.quantize", dtype)  # torch.compile traces no error within `with`
     with said_by("fastact.quantize", "fastact.leaky_relu.quantized"):
         found: tuple[A, A] = _IDENTITY.quantized(
             x, 1.0, dtype=dtype, per=per, scale=scale, out=out, stream=stream

@@ -313,7 +313,8 @@ class _Quantized:
     def _as_bytes(self, codes: Any) -> Any:
         """An array for codes, as a View has them."""
         found = str(getattr(codes, "dtype", type(codes).__name__)).rpartition(".")[2]
-        if found not in (self.dtype, *self._same_bytes):
+        has_views = hasattr(codes, "view")  # and so codes that are no bools
+        if found not in (self.dtype, *self._same_bytes) or (has_views and found == _BYTES):
             raise TypeError(f"{self.where}: out[0] must have dtype {self.dtype}, got {found}")
         return codes if found == _BYTES else codes.view(_dtype_of(codes, _BYTES))
 
