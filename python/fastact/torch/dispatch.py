@@ -105,26 +105,15 @@ class Schema:
 
     written : the arguments that a call may write, by the operators' schemas.
     takes : the arguments of the call, and their types.
+    makes : whether the op makes something else of the arrays in its results.
     """
 
-    def __init__(
-        self,
-        op: Any,
-        name: str,
-        written: tuple[str, ...],
-        takes: Iterable[tuple[str, str]],
-        defaults: Iterable[tuple[str, Any]],
-        first: str,
-        leading: tuple[str, ...],
-        integers: str | None,
-        unrecorded: tuple[str, ...],
-        makes: bool,
-    ) -> None:
-        self.op, self.name, self.written = op, name, written
-        self.where = f"fastact.{op.name}"
-        self.takes, self.defaults = dict(takes), dict(defaults)
-        self.first, self.leading, self.integers = first, leading, integers
-        self.unrecorded, self.makes = unrecorded, makes
+    def __init__(self, op: Any, *facts: Any) -> None:
+        self.op, self.where, self.facts = op, f"fastact.{op.name}", facts
+        self.name, self.written, takes, defaults, *others = facts
+        self.takes: dict[str, str] = dict(takes)
+        self.defaults: dict[str, Any] = dict(defaults)
+        self.first, self.leading, self.integers, self.unrecorded, self.makes = others
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name; what is wrong with them, the op itself finds."""
@@ -221,19 +210,12 @@ class Operators(Schema):
     """The operators of an op, and how its arguments are given to them."""
 
     def __init__(self, library: Any, spec: Spec, name: str, written: tuple[str, ...]) -> None:
-        self.spec, op = spec, spec.op
-        #: What `Schema` is made of, beside the op.
-        self.facts = (
-            name,
-            written,
-            *map(tuple, map(dict.items, _signature(op))),
-            spec.arrays[0],
-            op.entry_points["call"].leading,
-            None if op.traits.integers is None else np.dtype(op.traits.integers).name,
-            tuple(op.traits.unrecorded),
-            type(op).result_of is not Op.result_of,
-        )
-        super().__init__(op, *self.facts)
+        self.spec, op, integers = spec, spec.op, spec.op.traits.integers
+        integers = None if integers is None else np.dtype(integers).name
+        makes, leading = type(op).result_of is not Op.result_of, op.entry_points["call"].leading
+        pairs = (tuple(each.items()) for each in _signature(op))
+        others = spec.arrays[0], leading, integers, tuple(op.traits.unrecorded), makes
+        super().__init__(op, name, written, *pairs, *others)
         # In a schema no argument without a default follows one that has it.
         required = [i for i, name in enumerate(self.takes) if name not in self.defaults]
         self.shown = {*list(self.takes)[required[-1] + 1 :]}
@@ -272,7 +254,6 @@ class Operators(Schema):
             self.entries.__getitem__, ("", "_forward", "_backward")
         )
         self.second: Any = self.entries.get("_second")
-        self.quantized: Any = self.entries.get("_quantized")
         for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
             full = f"fastact::{name}{entry}"
@@ -738,15 +719,12 @@ _ALL = (*OPERATORS.values(), *FUNCTIONAL.values())
 
 def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     """The operators for a call."""
-    return _operators(op, any(named.get(name) is not None for name in op.writes(named)))
-
-
-def _operators(op: Any, writes: bool) -> Operators:
+    writes = any(named.get(name) is not None for name in op.writes(named))
     return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
 
 
-def _facts(op: Any, writes: bool = True) -> tuple[Any, ...]:
-    return _operators(op, writes).facts
+def _facts(op: Any) -> tuple[Any, ...]:
+    return OPERATORS[op.name].facts
 
 
 # `torch.compiler.assume_constant_result` does this, too, and imports Dynamo, which takes long.
@@ -836,7 +814,7 @@ def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     schema = Schema(op, *_facts(op))
     named = schema.given(args, kwargs)
     if schema.written and not any(named.get(name) is not None for name in op.writes(named)):
-        schema = Schema(op, *_facts(op, False))
+        schema.name += "_functional"
     schema.refuse_unknown(named)
     return _called(schema, schema.promoted(named))
 
