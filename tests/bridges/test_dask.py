@@ -348,7 +348,7 @@ def test_groups_refused():
     for words, named in (
         ("by must have dtype", {"by": labels * 1.0, "groups": 2}),
         (r"by must broadcast to x's .* or be along axis 0", {"by": labels[1:], "groups": 2}),
-        ("groups must be given with by: labels are not read", {"by": labels}),
+        ("groups must be given with by under JAX and where torch", {"by": labels}),
         ("groups must not be negative", {"by": labels, "groups": -1}),
         ("keepdims must be False with by", {"by": labels, "groups": 2, "keepdims": True}),
         ("by must be a plain array, got a masked", {"by": np.ma.array(labels), "groups": 2}),

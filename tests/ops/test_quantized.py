@@ -339,6 +339,7 @@ def _wrong(x: Any, codes: Any) -> list[tuple[type[Exception], str, dict[str, Any
         (ValueError, "scale_dtype must be 'float8_e8m0fnu', got ", {"scale_dtype": np.float32}),
         (ValueError, "out must be a tuple of 2", {"out": codes}),
         (TypeError, r"out\[0\] must have dtype int8, got float32", {"out": (x, None)}),
+        (TypeError, r"out\[0\] must have dtype int8, got bool", {"out": (x > 0, None)}),
         (ValueError, r"out\[0\] must have shape \(2, 8\)", {"out": (codes[:1], None)}),
         (TypeError, r"out\[1\] must have dtype float32", {"out": (None, np.ones((2, 1)))}),
         (

@@ -209,6 +209,13 @@ def test_a_tuple_of_another_length(count, kind):
                 fa.rotary.entry_point(entry)(given, cos, sin)
 
 
+@pytest.mark.parametrize("positions", [np.arange(4) > 0, np.arange(4.0), [True, False] * 2])
+def test_positions_are_integers(positions):
+    """Neither bools, which are labels of groups, nor what np.unique would make labels of."""
+    with pytest.raises(TypeError, match=r"positions must have dtype int32 or int64, got \w+$"):
+        fa.rotary(X, COS, SIN, positions=positions)
+
+
 def test_a_position_that_is_not_there_is_nan_on_a_device():
     emulated = [f for f in FRAMEWORKS if f.name.startswith("emulated")]
     if not emulated:

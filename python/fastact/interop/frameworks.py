@@ -440,7 +440,7 @@ def whole_numbers(
     where: str, argument: str, array: NDArray[Any], also: Sequence[str]
 ) -> NDArray[Any]:
     """Integers of other sizes, and bools that are labels, as int64; none may change its value."""
-    kinds = "biu" if isinstance(also, validate.Only) else "iu"
+    kinds = "biu" if isinstance(also, validate.Labels) else "iu"
     if array.dtype.kind not in kinds or array.dtype.name in also or "int64" not in also:
         return array
     made = array.astype(np.int64)

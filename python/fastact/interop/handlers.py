@@ -69,8 +69,11 @@ def bridge(name: str) -> Any:
 
 
 def traced(op: Any, args: Args, kwargs: Named) -> Any:
-    """The call as torch.compile reads it."""
-    return one_by_one(op, partial(bridge("dispatch").traced, op), args, kwargs)
+    """The call as torch.compile reads it, with guards of all functions and values on the way."""
+    call = bridge("dispatch").traced
+    if args and isinstance(args[0], tuple):
+        return one_by_one(op, partial(call, op), args, kwargs)
+    return call(op, args, kwargs)
 
 
 def entered(op: Any, entry: str, args: Args, kwargs: Named) -> Any:

@@ -211,6 +211,10 @@ class Only(tuple[str, ...]):
     """The only dtypes of an argument; a plain tuple has those besides the computed ones."""
 
 
+class Labels(Only):
+    """The dtypes of labels: NumPy's bools are labels, too, and for others there is np.unique."""
+
+
 class Role(NamedTuple):
     """The role of an argument other than data; docs/conventions.md has the rules."""
 
@@ -237,7 +241,7 @@ INDICES = Role(("int32", "int64"), dtype="any")
 MASK = Role(WHOLE, repeats=True, number=True, dtype="any")
 WEIGHTS = Role(WHOLE, repeats=True, dtype="any")  # a number would be an axis in the wrong place
 COUNTS = Role(Only(("bool",)), repeats=True, number=True, dtype="any")
-LABELS = Role(Only(("int32", "int64")), repeats=True, dtype="any")
+LABELS = Role(Labels(("int32", "int64")), repeats=True, dtype="any")
 
 #: The roles of arguments that are not data, by their names.
 ROLES: Mapping[str, Role] = MappingProxyType(
@@ -264,7 +268,7 @@ def wrong_dtype(where: str, name: str, came: str, also: Sequence[str] = ()) -> T
     """Make the error for a dtype that no kernel takes, or for a value without one."""
     is_all = isinstance(also, Only)
     allowed = " or ".join(also) if is_all else "".join(f"{dtype}, " for dtype in also) + DTYPES
-    is_label = is_all and "int64" in also
+    is_label = isinstance(also, Labels)
     way = f"; use names, labels = np.unique({name}, return_inverse=True)" if is_label else ""
     if way and came.startswith(("bool", "int", "uint")):
         way = "; cast it to int64"

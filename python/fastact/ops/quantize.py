@@ -87,6 +87,7 @@ def quantize(
     >>> (codes * scale)[0]
     array([ 1.0078..., -2.0157...,  4.        ], dtype=float32)
     """
+    dtype = named_format("fastact.quantize", dtype)  # torch.compile traces no error within `with`
     with said_by("fastact.quantize", "fastact.leaky_relu.quantized"):
         found: tuple[A, A] = _IDENTITY.quantized(
             *(x, 1.0),

@@ -25,6 +25,7 @@ from os import environ
 from sys import modules
 from typing import Any, SupportsIndex, get_type_hints
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 
@@ -34,8 +35,8 @@ from ..derivatives.operations import Operations
 from ..interop import foreign, validate
 from ..interop.shapes import Shape
 from ..ops.activations import Activation, Parameters
-from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg
-from ..ops.engine.op import Model, ops
+from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg, by_our_names
+from ..ops.engine.op import Model, Op, ops
 from ..ops.engine.quantized import E8M0, Quantizes, named_format
 from ..ops.quantize import format_of, wide_scale
 from ..ops.types import (
@@ -98,16 +99,125 @@ _SAVED = {"shape": "SymInt[]", OF_X: "str?"}  # all else that is saved may be an
 _EVERY = ("out", "stream")  # what operators do not take
 
 
-class Operators:
-    """The operators of an op, and how its arguments are given to them.
+class Schema:
+    """The arguments of an op's call, and how its operators take them.
+
+    All but the op is made of plain values. `torch.compile` takes those of `_facts` for constants,
+    and so has no guard for each of them that it reads, which every call would pay for.
 
     written : the arguments that a call may write, by the operators' schemas.
     takes : the arguments of the call, and their types.
+    makes : whether the op makes something else of the arrays in its results.
     """
 
+    def __init__(self, op: Any, *facts: Any) -> None:
+        self.op, self.where, self.facts = op, f"fastact.{op.name}", facts
+        self.name, self.written, takes, defaults, *others = facts
+        self.takes: dict[str, str] = dict(takes)
+        self.defaults: dict[str, Any] = dict(defaults)
+        self.first, self.leading, self.integers, self.unrecorded, self.makes = others
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name; what is wrong with them, the op itself finds."""
+        if "ddof" in kwargs:
+            kwargs = by_our_names(self.where, kwargs, self.takes)
+        return {**dict(zip(self.leading, args, strict=False)), **kwargs}
+
+    def operator(self, entry: str = "") -> Any:
+        """The operator of an entry point."""
+        return getattr(torch.ops.fastact, self.name + entry).default
+
+    def values(self, named: Mapping[str, Any], names: Iterable[str] | None = None) -> list[Any]:
+        """The arguments of a call in the operators' order, each of the type of its schema.
+
+        names : of the arguments; None: all of them.
+        """
+        if self.unrecorded:
+            check_switches(self, named)
+        found = []
+        for name in self.takes if names is None else names:
+            kind = self.takes[name]
+            is_told = name in named
+            if not (is_told or name in self.defaults):
+                raise TypeError(f"{self.where}: {name} must be given")
+            value = named[name] if is_told else self.defaults[name]
+            if kind.startswith("int[]") and isinstance(value, int):
+                value = [value]
+            elif is_told and kind == "SymInt":
+                value = signed(self, name, value)
+            elif name == TOLD and value is not None:
+                value = validate.dtype_named(self.where, name, value)
+            elif kind == "str" and not isinstance(value, str):
+                value = getattr(value, "name", value)  # of an activation
+            if is_told and kind.startswith(("int", "SymInt", "float")):
+                check_numbers(self.where, name, kind, value)
+            found.append(value)
+        return found
+
+    def promoted(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with integers in the dtype in which they are computed, and with arrays in
+        the place of numbers that stand for some."""
+        first, named = self.first, {**named}
+        for name, value in named.items():  # options that are tensors are numbers
+            if isinstance(value, torch.Tensor) and not (name in _EVERY or self._is_array(name)):
+                named[name] = value.item()
+        if first in named:  # else the op says so
+            x = named[first]
+            if not (isinstance(x, torch.Tensor) and x.dtype.is_floating_point):
+                named[first] = foreign.promoted(x, self.integers)
+            pairs = [(n, v) for n, v in named.items() if isinstance(v, int | float)]
+            numbers = {n: v for n, v in pairs if self._is_array(n)}
+            like = {**named, **dict.fromkeys(numbers, named[first])}
+            named.update({n: self._repeated(n, v, like) for n, v in numbers.items()})
+        return named
+
+    def refuse_unknown(self, named: Mapping[str, Any]) -> None:
+        """Refuse a keyword that the call has not."""
+        for name in named:
+            if name not in self.takes and name not in _EVERY:
+                allowed = ", ".join((*self.takes, *_EVERY))  # dynamo can't trace a guess
+                raise TypeError(
+                    f"{self.where}: unexpected keyword argument {name!r}; allowed are {allowed}"
+                )
+
+    def _is_array(self, name: str) -> bool:
+        return self.takes.get(name, "").startswith("Tensor")
+
+    def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
+        """A number in the place of an array: of the shape that this has, or without axes.
+
+        named : the arguments with the first array in the place of each number.
+        """
+        first = named[self.first]
+        arg = self.op.args.get(name, Arg(validate.DATA))
+        role = arg.role
+        if role.array or ((role.repeats or role.also) and not role.number):
+            validate.no_number(self.where, name, number)
+        is_flag = validate.is_flag(self.where, name, number, role, foreign.dtype_name(first))
+        number = number if is_flag else float(number)  # torch takes no int of more than 64 bits
+        if role.number:
+            dtype = torch.bool if is_flag else first.dtype
+            return torch.full((), number, dtype=dtype, device=first.device)
+        of = arg.shape.partition(" or ")[0]
+        if of in ("", ANY):
+            return torch.full_like(first, number)  # in parts, too, where a DTensor is
+        op = self.op
+        call: Any = _Named({"where": self.where, "views": named})
+        options: Any = _Named({**op.entry_points["call"].defaults, **named})
+        shape = getattr(op._shapes(call, options), of)
+        return torch.full(shape, number, dtype=first.dtype, device=first.device)
+
+
+class Operators(Schema):
+    """The operators of an op, and how its arguments are given to them."""
+
     def __init__(self, library: Any, spec: Spec, name: str, written: tuple[str, ...]) -> None:
-        self.spec, self.name, self.written, op = spec, name, written, spec.op
-        self._read_signature()
+        self.spec, op, integers = spec, spec.op, spec.op.traits.integers
+        integers = None if integers is None else np.dtype(integers).name
+        makes, leading = type(op).result_of is not Op.result_of, op.entry_points["call"].leading
+        pairs = (tuple(each.items()) for each in _signature(op))
+        others = spec.arrays[0], leading, integers, tuple(op.traits.unrecorded), makes
+        super().__init__(op, name, written, *pairs, *others)
         # In a schema no argument without a default follows one that has it.
         required = [i for i, name in enumerate(self.takes) if name not in self.defaults]
         self.shown = {*list(self.takes)[required[-1] + 1 :]}
@@ -140,13 +250,12 @@ class Operators:
             given = "str dtype, str per, str? scale_dtype, Tensor? codes_scale, float? number"
             library.define(f"{name}_quantized({given}, {of_call}) -> (Tensor, {results})")
             runs["_quantized"] = self._run_quantized
-        self.runs = runs
+        self.runs, self.kernel = runs, _computed(runs[""])
         self.entries = {e: getattr(torch.ops.fastact, name + e).default for e in runs}
         self.call, self.forward, self.backward = map(
             self.entries.__getitem__, ("", "_forward", "_backward")
         )
         self.second: Any = self.entries.get("_second")
-        self.quantized: Any = self.entries.get("_quantized")
         for entry, run in runs.items():
             library.impl(name + entry, _computed(run), "CompositeExplicitAutograd")
             full = f"fastact::{name}{entry}"
@@ -158,22 +267,6 @@ class Operators:
         for device in op.traits.autocast:
             cast: Any = torch.library.register_autocast  # it has no types
             cast(f"fastact::{name}", device, torch.float32, lib=library)
-
-    def _read_signature(self) -> None:
-        function = self.spec.op.__wrapped__
-        self.takes: dict[str, str] = {}
-        self.defaults: dict[str, Any] = {}
-        for name, p in signature(function).parameters.items():
-            if p.kind is Parameter.VAR_KEYWORD:
-                self.takes |= _OWN
-                self.defaults |= dict.fromkeys(_OWN)
-            elif name not in _EVERY:
-                kind = p.annotation  # which may be text, to be read in its module
-                if isinstance(kind, str) and kind not in _TYPES:
-                    kind = eval(kind, vars(modules[function.__module__]))
-                self.takes[name] = _TYPES[kind]
-                if p.default is not Parameter.empty:
-                    self.defaults[name] = p.default
 
     def _argument(self, name: str) -> str:
         kind = self.takes[name]
@@ -190,84 +283,6 @@ class Operators:
         return f"{kind} {name}={default}"
 
     # --- arguments --------------------------------------------------------------------------------
-
-    def values(self, named: Mapping[str, Any], names: Iterable[str] | None = None) -> list[Any]:
-        """The arguments of a call in the operators' order, each of the type of its schema.
-
-        names : of the arguments; None: all of them.
-        """
-        check_switches(self.spec, named)
-        found = []
-        for name in self.takes if names is None else names:
-            kind = self.takes[name]
-            value = named[name] if name in named else self.defaults.get(name, Parameter.empty)
-            if value is Parameter.empty:
-                raise TypeError(f"{self.spec.where}: {name} must be given")
-            if kind.startswith("int[]") and isinstance(value, int):
-                value = [value]
-            elif kind == "SymInt":
-                value = signed(self.spec, name, value)
-            elif name == TOLD and value is not None:
-                value = validate.dtype_named(self.spec.where, name, value)
-            elif kind == "str" and not isinstance(value, str):
-                value = getattr(value, "name", value)  # of an activation
-            if kind.startswith(("int", "SymInt", "float")):
-                check_numbers(self.spec.where, name, kind, value)
-            found.append(value)
-        return found
-
-    def promoted(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with integers in the dtype in which they are computed, and with arrays in
-        the place of numbers that stand for some."""
-        op, first = self.spec.op, self.spec.arrays[0]
-        named = {**named}
-        for name in self.takes.keys() & named.keys():  # options that are tensors are numbers
-            if isinstance(named[name], torch.Tensor) and not self._is_array(name):
-                named[name] = named[name].item()
-        if first in named:  # else the op says so
-            named[first] = foreign.promoted(named[first], op.traits.integers)
-            pairs = [(n, v) for n, v in named.items() if isinstance(v, int | float)]
-            numbers = {n: v for n, v in pairs if self._is_array(n)}
-            like = {**named, **dict.fromkeys(numbers, named[first])}
-            named.update({n: self._repeated(n, v, like) for n, v in numbers.items()})
-        return named
-
-    def refuse_unknown(self, named: Mapping[str, Any]) -> None:
-        """Refuse a keyword that the call has not."""
-        for name in named:
-            if name not in self.takes and name not in _EVERY:
-                allowed = ", ".join((*self.takes, *_EVERY))  # dynamo can't trace a guess
-                raise TypeError(
-                    f"{self.spec.where}: unexpected keyword argument {name!r}; "
-                    f"allowed are {allowed}"
-                )
-
-    def _is_array(self, name: str) -> bool:
-        return self.takes.get(name, "").startswith("Tensor")
-
-    def _repeated(self, name: str, number: float, named: Mapping[str, Any]) -> torch.Tensor:
-        """A number in the place of an array: of the shape that this has, or without axes.
-
-        named : the arguments with the first array in the place of each number.
-        """
-        first = named[self.spec.arrays[0]]
-        arg = self.spec.op.args.get(name, Arg(validate.DATA))
-        role = arg.role
-        if role.array or ((role.repeats or role.also) and not role.number):
-            validate.no_number(self.spec.where, name, number)
-        is_flag = validate.is_flag(self.spec.where, name, number, role, foreign.dtype_name(first))
-        number = number if is_flag else float(number)  # torch takes no int of more than 64 bits
-        if role.number:
-            dtype = torch.bool if is_flag else first.dtype
-            return torch.full((), number, dtype=dtype, device=first.device)
-        of = arg.shape.partition(" or ")[0]
-        if of in ("", ANY):
-            return torch.full_like(first, number)  # in parts, too, where a DTensor is
-        op = self.spec.op
-        call: Any = _Named({"where": self.spec.where, "views": named})
-        options: Any = _Named({**op.entry_points["call"].defaults, **named})
-        shape = getattr(op._shapes(call, options), of)
-        return torch.full(shape, number, dtype=first.dtype, device=first.device)
 
     def named(self, values: Sequence[Any]) -> dict[str, Any]:
         """An operator's arguments as the op takes them; the last ones may be left out."""
@@ -293,6 +308,8 @@ class Operators:
         first = named[self.spec.arrays[0]]
         if not computes:  # nothing else checks shapes of a call that is only traced
             _check_shapes(op, named)
+        elif not (is_forward or self.makes) and first.is_contiguous():
+            return _entered(op, name, named)  # whose own memory is laid out as torch's would be
         results, kept = op.models(named)
         kept = kept if is_forward else {}
         made = [_made(first, model) for model in (*results, *kept.values())]
@@ -373,8 +390,9 @@ class Operators:
         given: dict[str, Any] = {"dtype": dtype, "per": int(per) if per.isdecimal() else per}
         given["scale_dtype"], known = scale_dtype, number if scale is None else scale
         if computes:
-            given[op.known_scale] = known
-            codes, used, *others = _entered(op, "quantized", named, **given)
+            codes, used, *others = _entered(
+                op, "_cached_quantized", named, **given, _scale=known, out=None
+            )
         else:
             _check_shapes(op, {**named, **given, "_scale": known, "out": None}, "_cached_quantized")
             y, *others = (_made(first, model) for model in op.models(named)[0])
@@ -400,12 +418,13 @@ class Operators:
 
     def _differentiable(self, *values: Any) -> Any:
         """Run the step where autograd has its turn."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        records = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if not (records or any(map(foreign.is_for_dispatcher, tensors))):
+            return self.kernel(*values)  # no other key of the dispatcher has anything to do
         _tell_others()
-        named = self.named(values)
-        if foreign.has_tangent(*values) or (
-            torch.is_grad_enabled() and any(t.requires_grad for t in foreign.tensors((), named))
-        ):
-            return self.record(named)
+        if records or foreign.has_tangent(*tensors):
+            return self.record(self.named(values))
         with torch._C._AutoDispatchBelowAutograd():
             return self.call(*values)
 
@@ -440,6 +459,24 @@ class Operators:
                     f"{self.spec.where}: {name} is written, and must have an axis of the batch in "
                     f"torch.func.vmap, got one array for all examples"
                 )
+
+
+def _signature(op: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """The types of an op's arguments, and their defaults."""
+    takes: dict[str, str] = {}
+    defaults: dict[str, Any] = {}
+    for name, p in signature(op.__wrapped__).parameters.items():
+        if p.kind is Parameter.VAR_KEYWORD:
+            takes |= _OWN
+            defaults |= dict.fromkeys(_OWN)
+        elif name not in _EVERY:
+            kind = p.annotation  # which may be text, to be read in its module
+            if isinstance(kind, str) and kind not in _TYPES:
+                kind = eval(kind, vars(modules[op.__wrapped__.__module__]))
+            takes[name] = _TYPES[kind]
+            if p.default is not Parameter.empty:
+                defaults[name] = p.default
+    return takes, defaults
 
 
 class _Named:
@@ -597,10 +634,12 @@ class Traced(Function):
 def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*values: Any) -> Any:
         before = _cpu.enter_operator(True)  # who looks at operations has seen this one
+        records = torch.is_grad_enabled()  # what requires grad is recorded above
+        torch._C._set_grad_enabled(False)  # as `torch.no_grad` does, which takes 2 us
         try:
-            with torch.no_grad():  # what requires grad is recorded above
-                return run(True, *values)
+            return run(True, *values)
         finally:
+            torch._C._set_grad_enabled(records)
             _cpu.enter_operator(before)
 
     return kernel
@@ -692,6 +731,14 @@ def operators_of(op: Any, named: Mapping[str, Any]) -> Operators:
     return OPERATORS[op.name] if writes else FUNCTIONAL.get(op.name, OPERATORS[op.name])
 
 
+def _facts(op: Any) -> tuple[Any, ...]:
+    return OPERATORS[op.name].facts
+
+
+# `torch.compiler.assume_constant_result` does this, too, and imports Dynamo, which takes long.
+vars(_facts)["_dynamo_marked_constant"] = True
+
+
 def _tell_others() -> None:
     """Let DTensor know the operators, once it is imported, and so inductor in a CI."""
     if "torch._inductor.lowering" in modules and environ.get("CI"):
@@ -719,7 +766,7 @@ def call(op: Any, named: Mapping[str, Any]) -> Any:
             *foreign.tensors((), named)
         ):
             return _finished(operators, named, operators.record(named))
-        return traced(op, (), named)
+        return _called(operators, named)
 
 
 @contextmanager
@@ -772,11 +819,17 @@ def _check(where: str, operators: Operators, named: Mapping[str, Any]) -> None:
 
 def traced(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call an op in the way that torch.compile can read."""
-    named = OPERATORS[op.name].spec.named(args, kwargs)
-    operators = operators_of(op, named)
-    operators.refuse_unknown(named)
-    named = operators.promoted(named)
-    return _finished(operators, named, operators.call(*operators.values(named)))
+    schema = Schema(op, *_facts(op))
+    named = schema.given(args, kwargs)
+    if schema.written and not any(named.get(name) is not None for name in op.writes(named)):
+        schema.name += "_functional"
+    schema.refuse_unknown(named)
+    return _called(schema, schema.promoted(named))
+
+
+def _called(schema: Schema, named: Mapping[str, Any]) -> Any:
+    """The result of a call by the operator, of arguments that it takes."""
+    return _finished(schema, named, schema.operator()(*schema.values(named)))
 
 
 def call_quantized(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *given: Any) -> Any:
@@ -798,14 +851,14 @@ def traced_quantized(
     scale_dtype: Any,
 ) -> Any:
     """`op.quantized` as torch.compile reads it; kwargs: `out` among them."""
-    operators = OPERATORS[op.name]
-    where = f"{operators.spec.where}.quantized"
+    schema = Schema(op, *_facts(op))
+    where = f"{schema.where}.quantized"
     dtype = named_format(where, dtype)
     if scale_dtype is not None:
         scale_dtype = named_format(where, scale_dtype, "scale_dtype", {E8M0: 0})
-    named = operators.spec.named(args, kwargs)
-    operators.refuse_unknown(named)
-    named = operators.promoted(named)
+    named = schema.given(args, kwargs)
+    schema.refuse_unknown(named)
+    named = schema.promoted(named)
     is_array = isinstance(scale, torch.Tensor)
     if not (is_array or scale is None):
         try:
@@ -814,9 +867,10 @@ def traced_quantized(
             validate.number(where, op.known_scale, scale)  # tells what is wrong with it
             raise
     given = (scale, None) if is_array else (None, scale)
-    values = (v.detach() if isinstance(v, torch.Tensor) else v for v in operators.values(named))
-    codes, found, *others = operators.quantized(dtype, str(per), scale_dtype, *given, *values)
-    return _in_out(operators.spec.where, named, (codes, scale if is_array else found, *others))
+    values = (v.detach() if isinstance(v, torch.Tensor) else v for v in schema.values(named))
+    operator = schema.operator("_quantized")
+    codes, found, *others = operator(dtype, str(per), scale_dtype, *given, *values)
+    return _in_out(schema.where, named, (codes, scale if is_array else found, *others))
 
 
 def dequantized(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any) -> Any:
@@ -831,11 +885,13 @@ def dequantized(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any) 
     return _in_out(where, {"out": out}, (y,))[0]
 
 
-def _finished(operators: Operators, named: Mapping[str, Any], result: Any) -> Any:
+def _finished(schema: Schema, named: Mapping[str, Any], result: Any) -> Any:
     """The result as the op gives it, in `out` where that was given."""
     arrays = result if isinstance(result, tuple) else (result,)
-    arrays = _in_out(operators.spec.where, named, arrays)
-    return operators.spec.op.result_of(arrays, named)
+    arrays = _in_out(schema.where, named, arrays)
+    if schema.makes:
+        return schema.op.result_of(arrays, named)
+    return arrays if len(arrays) > 1 else arrays[0]
 
 
 def _in_out(where: str, named: Mapping[str, Any], arrays: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ def named_dtype(name: str) -> torch.dtype:
     return found
 
 
-def signed(spec: Spec, name: str, value: Any) -> Any:
+def signed(spec: Any, name: str, value: Any) -> Any:
     """An integer of 64 bits as schemas of operators have it."""
     if isinstance(value, torch.SymInt) or not hasattr(type(value), "__index__"):
         return value
@@ -52,7 +52,7 @@ def check_numbers(where: str, name: str, kind: str, value: Any) -> None:
 _has_symbols = torch.compiler.is_dynamo_compiling
 
 
-def check_switches(spec: Spec, named: Mapping[str, Any]) -> None:
+def check_switches(spec: Any, named: Mapping[str, Any]) -> None:
     """Refuse results that have no gradient and that torch can't trace."""
     for name in spec.op.traits.unrecorded:
         if validate.flag(spec.where, name, named.get(name, False)):

@@ -88,7 +88,7 @@ struct LaneKernels {
 };
 
 struct GroupedKernels {
-  // Of elements and, [1], of rows. [..][1]: of data that have more digits than float.
+  // lanes[0] take elements, lanes[1] rows; [..][..][1] are for data with more digits than float.
   LaneKernels lanes[2][kLaneKinds][2];
 
   // at IN/OUT (n) becomes `none` where an element has the weight 0, or is NaN (skips).

@@ -358,7 +358,8 @@ class _Quantized:
     def _as_bytes(self, label: str, codes: Any, named: str) -> Any:
         """An array for codes, or scales in bytes, as a View has them."""
         found = str(getattr(codes, "dtype", type(codes).__name__)).rpartition(".")[2]
-        if found not in (named, *self._same_bytes):
+        has_views = hasattr(codes, "view")  # and so codes that are no bools
+        if found not in (named, *self._same_bytes) or (has_views and found == BYTES):
             raise TypeError(f"{self.where}: {label} must have dtype {named}, got {found}")
         return as_bytes(codes)
 

@@ -93,8 +93,8 @@ def groups_in(labels: Any) -> int:
 def untold(where: str) -> TypeError:
     """Make the error for a missing number of groups where labels have no values."""
     return TypeError(
-        f"{where}: groups must be given with by: labels are not read in calls of JAX, nor of torch "
-        f"and dask where they are traced or lazy"
+        f"{where}: groups must be given with by under JAX and where torch traces or dask is lazy: "
+        f"labels are not read there"
     )
 
 
