@@ -11,7 +11,7 @@ from assembly import BUILT, code_of, kernels, parse, problems, readable, scalar_
 
 #: The kernels of some loops, by their signatures.
 ELEMENTWISE = r"\(char\* const\*, long, double const\*, long\)$"
-WEIGHTING = r"^(mask|choose|gradient<\w+(<\w+>)?, \w+>)\(double(\*| const\*, double const\*, d)"
+WEIGHTING = r"^(mask|choose|(pair_terms|gradient)<.*>)\(double(\*| const\*, double const\*, d)"
 HALF = r"\bb?f16\b"
 
 

@@ -58,7 +58,7 @@ struct ExponentialUnit {
 
   // `above` for x > 0, else below exp(inner x).
   FASTACT_HD T piece(T x, T above, T below) const {
-    const T v = at_least(at_most(half_inner * x, C::kHigh / 2), C::kLowest / 2);
+    const T v = clamped(half_inner * x, C::kLowest / 2, C::kHigh / 2);
     const T e = exponential<0, approximate>(v);
     return unless_nan(x, x > T(0) ? above : below * e * e);
   }

@@ -79,7 +79,7 @@ struct Mish {
       const T slope = madd(e, e * C::kDown, e);
       return madd(xc * C::kDown, slope * r, h * C::kDown) * r;  // h/d + x slope/d^2
     }
-    const T xc = at_least(at_most(x, C::kHigh), C::kLow);
+    const T xc = clamped(x, C::kLow, C::kHigh);
     const Exp<T> exp = exp_scaled<C::kScale>(xc);
     const T e = exp.value();
     const T h = madd(exp.t, exp.s, e * (e * C::kHalfDown)) + exp.s;

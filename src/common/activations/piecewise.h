@@ -93,7 +93,7 @@ template <class T, bool approximate = false>
 struct HardSwish {
   FASTACT_HD explicit HardSwish(const double*) {}
   FASTACT_HD T forward(T x) const {
-    return at_least(x, T(-3)) * (no_more(no_less(x + T(3), T(0)), T(6)) * T(1. / 6));
+    return no_less(x, T(-3)) * (between_0_and(T(6), x + T(3)) * T(1. / 6));
   }
   FASTACT_HD T derivative(T x) const {
     const T inside = madd(x, T(1. / 3), T(0.5));
@@ -113,7 +113,7 @@ template <class T, bool approximate = false>
 struct HardMish {
   FASTACT_HD explicit HardMish(const double*) {}
   FASTACT_HD T forward(T x) const {
-    return at_least(x, T(-2)) * no_more(no_less(madd(x, T(0.5), T(1)), T(0)), T(1));
+    return no_less(x, T(-2)) * between_0_and(T(1), madd(x, T(0.5), T(1)));
   }
   FASTACT_HD T derivative(T x) const {
     return unless_nan(x, x > T(-2) ? (x < T(0) ? x + T(1) : T(1)) : T(0));

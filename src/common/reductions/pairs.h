@@ -28,19 +28,31 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// exp(x), of any x but NaN, by the square of exp(x / 2), which is a normal number.
-template <class C>
+// exp(x), of any x but NaN, by the square of exp(x / 2), which is a normal number. Of narrow data,
+// float32's in double, there are no subnormal numbers, nor infinite ones: they round alike.
+template <bool narrow, class C>
 FASTACT_HD C probability_of(C x) {
+  if constexpr (narrow) return exp_split<0>(clamped(x, kExpZero<C>, -kExpZero<C>)).value();
   constexpr C kMost = sizeof(C) == sizeof(float) ? 45 : 360;  // beyond them: infinite, and 0
   constexpr C kLeast = sizeof(C) == sizeof(float) ? -53 : -380;
-  const C root = exp_scaled<0>(at_least(at_most(C(0.5) * x, kMost), kLeast)).value();
+  const C root = exp_split<0>(clamped(C(0.5) * x, kLeast, kMost)).value();
   return root * root;
 }
 
+template <class C>
+FASTACT_HD bool is_either_nan(C x, C t) {
+  return (x != x) | (t != t);
+}
 // y, but NaN where x or t is.
 template <class C>
 FASTACT_HD C unless_either_nan(C x, C t, C y) {
-  return unless_nan(x, unless_nan(t, y));
+  return is_either_nan(x, t) ? x + t : y;
+}
+
+// p times a number that is NaN where x or t is: 0 where p is 0 and neither is.
+template <class C>
+FASTACT_HD C weighed(C x, C t, C p, C number) {
+  return (p != 0) | is_either_nan(x, t) ? p * number : C(0);
 }
 
 template <class C>
@@ -49,15 +61,15 @@ struct PairSlopes {
 };
 
 struct KullbackLeibler {
+  template <bool narrow = false>
   static FASTACT_HD double of(double x, double t) {
-    const double p = probability_of(t);
-    return unless_either_nan(x, t, p == 0 ? 0.0 : p * (t - x));
+    const double p = probability_of<narrow>(t);
+    return weighed(x, t, p, t - x);
   }
-  template <class C>
+  template <bool narrow = false, class C>
   static FASTACT_HD PairSlopes<C> slopes(C x, C t) {
-    const C p = probability_of(t);
-    return {unless_either_nan(x, t, C(0) - p),
-            unless_either_nan(x, t, p == 0 ? C(0) : p * (t - x + C(1)))};
+    const C p = probability_of<narrow>(t);
+    return {unless_either_nan(x, t, C(0) - p), weighed(x, t, p, t - x + C(1))};
   }
 };
 
@@ -68,25 +80,25 @@ struct JensenShannon {
   struct Distance {
     C d, fall, log;
     FASTACT_HD Distance(C x, C t) : d(magnitude(t - x)) {
-      const Exp<C> of = exp_scaled<0>(at_least(-d, kExpZero<C>));
+      const Exp<C> of = exp_split<0>(at_least(-d, kExpZero<C>));
       fall = of.value();
       log = unless_nan(d, log1p_of_unit(divide(C(0) - of.minus_one(), C(1) + fall)));
     }
   };
+  template <bool narrow = false>
   static FASTACT_HD double of(double x, double t) {
-    const double most = probability_of(t > x ? t : x);
+    const double most = probability_of<narrow>(t > x ? t : x);
     const Distance<double> at(x, t);
     const double other = at.fall == 0 ? 0.0 : at.fall * (at.log - at.d);
-    return unless_either_nan(x, t, most == 0 ? 0.0 : 0.5 * most * (at.log + other));
+    return weighed(x, t, 0.5 * most, at.log + other);
   }
-  template <class C>
+  template <bool narrow = false, class C>
   static FASTACT_HD PairSlopes<C> slopes(C x, C t) {
-    const C q = probability_of(x), p = probability_of(t);
+    const C q = probability_of<narrow>(x), p = probability_of<narrow>(t);
     const Distance<C> at(x, t);
     const C of_lesser = at.log - at.d;
     const C of_x = t > x ? of_lesser : at.log, of_t = x > t ? of_lesser : at.log;
-    return {unless_either_nan(x, t, q == 0 ? C(0) : C(0.5) * q * of_x),
-            unless_either_nan(x, t, p == 0 ? C(0) : C(0.5) * p * of_t)};
+    return {weighed(x, t, C(0.5) * q, of_x), weighed(x, t, C(0.5) * p, of_t)};
   }
 };
 

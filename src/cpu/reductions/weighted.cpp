@@ -46,9 +46,9 @@ struct WeightedMoments : Reducer {
 // The gradient of a statistic with respect to x, or to the weights: what is wanted has `to`.
 struct WeightedGradient : LabelledArrays {  // all axes are columns
   const ReduceTable* reduce;
-  int of;        // WeightedGradientOf
-  int pair;      // whose derivatives they are, by x and by the weights
-  bool is_half;  // all arrays of a pair have one dtype of 16 bits, and are computed in float
+  int of;          // WeightedGradientOf
+  int pair;        // whose derivatives they are, by x and by the weights
+  bool is_direct;  // all arrays of a pair have one dtype, in which they are read and written
   bool of_weights;
   bool skips, accumulate;
   int64_t group_stride[WeightedGradientCall::kArrays];  // in bytes; 0: of what has no groups
@@ -295,8 +295,8 @@ struct GradientPieces {
       : g(gradient),
         s(gradient.operands),
         reader(gradient.operands),
-        pair_kernel(
-            g.reduce->weighting->pair_gradients[g.pair][g.is_half ? s.dtypes[G::kX] : int(kF64)]) {
+        pair_kernel(g.reduce->weighting
+                        ->pair_gradients[g.pair][g.is_direct ? s.dtypes[G::kX] : int(kF64)]) {
     for (double* of : values) std::fill_n(of, kStaged, 1.0);  // what is not read
     std::fill_n(values[G::kOfMean], kStaged, -0.0);
   }
@@ -313,7 +313,7 @@ struct GradientPieces {
       reader.go(0, first, n);
       if (g.has_groups()) read_labels(g, 0, first, n, labels);
       for (int k = 0; k < G::kArrays; ++k)
-        if (is_read(k) && !g.is_half) read(k, first, n, values[k]);
+        if (is_read(k) && !g.is_direct) read(k, first, n, values[k]);
       if (g.pair) {
         run_pair(n);
         continue;
@@ -328,18 +328,24 @@ struct GradientPieces {
   void run_pair(int64_t n) {
     const auto given = [&](G::Array k) {
       char* const buffer = reinterpret_cast<char*>(values[k]);
-      return g.is_half ? reader.load_stored(k, buffer) : buffer;
+      return g.is_direct ? reader.load_stored(k, buffer) : buffer;
     };
-    double *const by_x = values[G::kSlope], *const by_t = values[G::kMean];  // which no pair has
-    pair_kernel(given(G::kDy), given(G::kX), given(G::kWeights), reinterpret_cast<char*>(by_x),
-                reinterpret_cast<char*>(by_t), n);
-    store(g.of_weights ? G::kToWeights : G::kTo, by_x, n);
-    store(g.of_weights ? G::kTo : G::kToWeights, by_t, n);
+    const G::Array by_x = g.of_weights ? G::kToWeights : G::kTo;
+    const G::Array by_t = g.of_weights ? G::kTo : G::kToWeights;
+    const auto target = [&](G::Array k, double* buffer) {
+      char* const at = reinterpret_cast<char*>(buffer);
+      return g.is_direct && s.data[k] ? reader.target(k, at, g.accumulate) : at;
+    };
+    double *const first = values[G::kSlope], *const second = values[G::kMean];  // a pair has none
+    char *const to_x = target(by_x, first), *const to_t = target(by_t, second);
+    pair_kernel(given(G::kDy), given(G::kX), given(G::kWeights), to_x, to_t, n);
+    store(by_x, to_x, first, n);
+    store(by_t, to_t, second, n);
   }
 
-  void store(G::Array k, double* from, int64_t n) {
+  void store(G::Array k, const char* at, double* from, int64_t n) {
     if (!s.data[k]) return;
-    if (g.is_half) return reader.store(k, reinterpret_cast<const char*>(from), g.accumulate);
+    if (g.is_direct) return reader.finish(k, at, reinterpret_cast<char*>(from), g.accumulate);
     for (int64_t i = 0; g.accumulate && i < n; ++i) from[i] += values[k][i];
     write(k, from, n);
   }
@@ -384,7 +390,7 @@ bool rescale_weighted(const Reducer& reducer, int64_t output, Rescaled* to) {
       [&](int64_t term, int64_t n, double* x, double* weights) {
         stager.stage(output, 1, term, n);
         std::copy_n(stager.x, n, x);
-        std::copy_n(stager.weights, n, weights);
+        m.pair ? std::fill_n(weights, n, 1.0) : std::copy_n(stager.weights, n, weights);
         m.table->weighting->choose(x, weights, m.skips, n);
       },
       to);
@@ -444,7 +450,8 @@ void prepare(WeightedGradient* g, const KernelTable& table, const WeightedGradie
   const auto is_xs = [&](const ArrayArgument& a) { return !a.shape || a.dtype == x.dtype; };
   const bool are_alike = is_xs(call.arrays[G::kTo]) && is_xs(call.arrays[G::kDy]) &&
                          is_xs(call.arrays[G::kWeights]) && is_xs(other);
-  g->is_half = g->pair && are_alike && x.dtype < kF32;
+  // A float32 that is added to would be rounded twice.
+  g->is_direct = g->pair && are_alike && !(x.dtype == kF32 && call.accumulate);
   g->of = call.pair                    ? kTermByX + kItself
           : call.of_weights            ? kMeanByWeights
           : call.arrays[G::kMean].data ? kBothByX
@@ -557,8 +564,8 @@ void ElementStager::stage(int64_t first, int64_t n, int64_t term, int64_t terms)
   read_weights(first, n, term, terms);
   held_first = first, held_term = term, held_terms = terms;
   if (!pair) return;
-  table.weighting->pair_terms[pair](x, weights, terms * n);
-  std::fill_n(weights, terms * n, 1.0);
+  const bool is_narrow = s.dtypes[kX] < kF64 && s.dtypes[kWeights] < kF64;
+  table.weighting->pair_terms[pair][is_narrow](x, weights, terms * n);
 }
 
 int64_t moments_workspace(const MomentsCall& call, const KernelTable* kernels) {

@@ -106,27 +106,42 @@ void choose(double* x, double* weights, bool skips, int64_t n) {
   }
 }
 
-template <class Of>
+template <class Of, bool narrow>
 void pair_terms(double* x, const double* t, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] = Of::of(x[i], t[i]);
+  for (int64_t i = 0; i < n; ++i) x[i] = Of::template of<narrow>(x[i], t[i]);
 }
 
+// Float32 is converted in loops of their own: in one, masks of both widths would be shuffled.
 template <class Of, class T>
 void pair_gradients(const char* of_dy, const char* of_x, const char* of_t, char* to_x, char* to_t,
                     int64_t n) {
-  using C = Compute<T>;
-  Wide<T> wide_dy, wide_x, wide_t;
+  using C = std::conditional_t<is_half<T>, float, double>;
+  constexpr bool is_rounded = std::is_same<T, float>::value;
+  alignas(64) C wide[5][kChunk];
   for_chunks(n, [&](int64_t i, int64_t m) FASTACT_INLINED {
-    const auto read = [&](Wide<T>& wide, const char* from)
-                          FASTACT_INLINED { return wide.read(pointer<T>(from) + i, m); };
-    const C *dy = read(wide_dy, of_dy), *x = read(wide_x, of_x), *t = read(wide_t, of_t);
-    C* __restrict dx = pointer<C>(to_x) + i, * __restrict dt = pointer<C>(to_t) + i;
+    const auto read = [&](int k, const char* from) FASTACT_INLINED -> const C* {
+      const T* const at = pointer<T>(from) + i;
+      if constexpr (std::is_same<T, C>::value) return at;
+      if constexpr (is_half<T>) chunk_to_float(at, wide[k], m);
+      if constexpr (is_rounded)
+#pragma omp simd
+        for (int64_t e = 0; e < m; ++e) wide[k][e] = at[e];
+      return wide[k];
+    };
+    const C *dy = read(0, of_dy), *x = read(1, of_x), *t = read(2, of_t);
+    C* __restrict dx = is_rounded ? wide[3] : pointer<C>(to_x) + i;
+    C* __restrict dt = is_rounded ? wide[4] : pointer<C>(to_t) + i;
 #pragma omp simd
     for (int64_t k = 0; k < m; ++k) {
-      const PairSlopes<C> slopes = Of::slopes(x[k], t[k]);
+      const PairSlopes<C> slopes = Of::template slopes<is_rounded>(x[k], t[k]);
       dx[k] = gradient_of_mean(dy[k], slopes.by_x);
       dt[k] = gradient_of_mean(dy[k], slopes.by_t);
+    }
+    if constexpr (is_rounded) {
+      float *const y = pointer<float>(to_x) + i, *const z = pointer<float>(to_t) + i;
+#pragma omp simd
+      for (int64_t k = 0; k < m; ++k) y[k] = float(dx[k]), z[k] = float(dt[k]);
     }
   });
 }
@@ -165,9 +180,10 @@ void gradient(const double* dy, const double* slope, const double* x, const doub
 #define FASTACT_ADD(T) {add<kProducts, kTrusts, T, T>, add<kProducts, kWeighs, T, double>}
 #define FASTACT_ADD_STAGED(what) \
   {add<what, kWeighs, double, double>, add<what, kSkips, double, double>}
-#define FASTACT_PAIR_TERMS(name, Of) pair_terms<Of>,
-#define FASTACT_PAIR_GRADIENTS(name, Of) \
-  {pair_gradients<Of, f16>, pair_gradients<Of, bf16>, nullptr, pair_gradients<Of, double>},
+#define FASTACT_PAIR_TERMS(name, Of) {pair_terms<Of, false>, pair_terms<Of, true>},
+#define FASTACT_PAIR_GRADIENTS(name, Of)                                         \
+  {pair_gradients<Of, f16>, pair_gradients<Of, bf16>, pair_gradients<Of, float>, \
+   pair_gradients<Of, double>},
 #define FASTACT_GRADIENT(By) {gradient<By, false>, gradient<By, true>}
 #define FASTACT_TERM_GRADIENT(name, Term) FASTACT_GRADIENT(ByTerm<Term>),
 
@@ -180,7 +196,7 @@ const WeightingKernels weighting_kernels = {
     {FASTACT_ADD_STAGED(kProducts), FASTACT_ADD_STAGED(kAboutCentre), FASTACT_ADD_STAGED(kSquares)},
     mask,
     choose,
-    {nullptr, FASTACT_PAIRS(FASTACT_PAIR_TERMS)},
+    {{}, FASTACT_PAIRS(FASTACT_PAIR_TERMS)},
     {{}, FASTACT_PAIRS(FASTACT_PAIR_GRADIENTS)},
     {FASTACT_TERMS(FASTACT_TERM_GRADIENT) FASTACT_GRADIENT(ByBoth), FASTACT_GRADIENT(ByWeights)},
 };

@@ -60,9 +60,9 @@ struct WeightingKernels {
   // does x IN/OUT.
   void (*choose)(double* x, double* weights, bool skips, int64_t n);
   // Terms of a pair (common/reductions/pairs.h; null: of the product), of x and t (n). x IN/OUT
-  // becomes its term.
-  void (*pair_terms[kPairs])(double* x, const double* t, int64_t n);
-  // dx, dt OUT in the compute type, by dy, x and t IN (n) of a dtype: not of float32.
+  // becomes its term; [1]: both have been of fewer bits.
+  void (*pair_terms[kPairs][2])(double* x, const double* t, int64_t n);
+  // dx, dt OUT in the compute type, by dy, x and t IN (n) of a dtype; float32 in double.
   PairGradients pair_gradients[kPairs][kDTypes];
   // [..][accumulate]: to OUT, or IN/OUT +=, = the gradient, of x and weights as `choose` left them:
   // of ones, for the gradient by the weights. What a gradient has no part in may be any numbers:
