@@ -45,6 +45,9 @@ def arguments_of(op: Any, entry: str, dtype: Any) -> Any:
         dys = [array.astype(dtype) for array in map(np.asarray, arrays_of(result))]
         saved = [np.asarray(v) if isinstance(v, np.generic) else v for v in saved]
         bound = back(op, named, saved, dys)
+    elif entry == "quantized":
+        fixed = {**dict.fromkeys(op.written, np.ones(4, dtype)), "training": False}
+        bound = op.bound("call", {**named, **fixed} if op.written else named)
     else:
         bound = op.bound(entry, named)
     return bound.args, bound.keywords

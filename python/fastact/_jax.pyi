@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ class DeviceMemory:
 def prepare(
     of_text: Callable[[bytes], Callable[[Sequence[Any]], object]],
     of_text_on_device: Callable[[bytes], Callable[[Sequence[Any], int, DeviceMemory], object]],
-    bfloat16: np.dtype[Any],
+    more: Mapping[int, np.dtype[Any]],
 ) -> None: ...
 def handler() -> Any: ...
 def device_handler() -> Any: ...

@@ -95,7 +95,7 @@ cdef extern from *:
 cdef enum:
     MAX_AXES = 64  # NumPy's limit
 
-# By the numbers of xla::PrimitiveType; no op takes other types.
+# By the numbers of xla::PrimitiveType; no op takes other types. `prepare` adds what NumPy lacks.
 cdef dict dtypes = {
     number: np.dtype(name)
     for number, name in (
@@ -129,14 +129,14 @@ cdef object function_of = None
 cdef object device_function_of = None
 
 
-def prepare(of_text, of_text_on_device, bfloat16):
-    """Tell how a text becomes a function of arrays, and the dtype for bfloat16.
+def prepare(of_text, of_text_on_device, more):
+    """Tell how a text becomes a function of arrays, and dtypes of more numbers.
 
     On a device it is a function of arrays, the stream and the DeviceMemory of the call.
     """
     global function_of, device_function_of
     function_of, device_function_of = of_text, of_text_on_device
-    dtypes[16] = bfloat16
+    dtypes.update(more)
 
 
 cdef object array_at(void* data, object dtype, int rank, const int64_t* shape, int flags):

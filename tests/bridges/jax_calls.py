@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from fastact.measure import cases
-from fastact.ops.engine.op import arrays_of
+from fastact.ops.engine.op import arrays_of, ops
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("fastact.jax", exc_type=ImportError)  # of a JAX that is too old
 import fastact.jax as fj  # noqa: E402
 
 jnp = jax.numpy
+QUANTIZE = [o for o in ops.values() if hasattr(o, "quantized") and not o.traits.counts_elements]
 
 
 def with_float64() -> Iterator[None]:

@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from calls import back
+from calls import arguments_of, back
 from conftest import each_family, first_of_families
-from jax_calls import called, differentiated, fj, jax, jnp, sample, with_float64
+from jax_calls import QUANTIZE, called, differentiated, fj, jax, jnp, sample, with_float64
 from judged import refused
 from processes import python_output, run_python
 
@@ -49,6 +49,22 @@ def test_the_bits_of_the_call(op, dtype):
     for got, y in zip(called(op, named, names)(*arrays), expected, strict=True):
         assert isinstance(got, jax.Array)
         assert same_bits(got, y)
+
+
+@pytest.mark.parametrize("codes", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("op", QUANTIZE, ids=lambda op: op.name)
+def test_the_bits_of_codes(op, codes):
+    """Compiled and in batches, too, with scales that are found or given; without a gradient."""
+    (x, *args), named = arguments_of(op, "quantized", np.float32)
+    for per in ("row", 2, "tensor"):
+        given = {**named, "dtype": codes, "per": per}
+        expected = op.quantized(x, *args, **given)
+        given |= {op.known_scale: expected[1]} if per == 2 else {}
+        call = partial(lambda given, x: getattr(fj, op.name).quantized(x, *args, **given), given)
+        batch = [part[1] for part in jax.vmap(call)(np.stack([2 * x, x]))]
+        for made in (call(jnp.asarray(x)), jax.jit(call)(x), batch):
+            assert [*map(same_bits, made, expected)] == [True] * len(expected)
+    refused(f"{op.name}: quantized has no derivative", jax.grad(lambda x: call(x)[1].sum()), x)
 
 
 @each_family

@@ -43,6 +43,9 @@ class Shape:
     def ndim(self) -> int:
         return self.memory.ndim
 
+    def view(self, dtype: Any) -> "Shape":
+        return Shape.of(self.memory.view(dtype))
+
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.memory.dtype

@@ -21,20 +21,28 @@ if not hasattr(jax, "ffi"):
 
 from importlib.util import find_spec as _find_spec
 
+import ml_dtypes as _ml_dtypes  # which JAX itself needs
 import numpy as _np
-from ml_dtypes import bfloat16 as _bfloat16  # which JAX itself needs
 
 from .. import _cpu, _jax
 from ..ops.engine.op import aliases as _aliases
 from ..ops.engine.op import ops as _ops
 from .bridge import TARGET as _TARGET
 from .bridge import Function as _Function
+from .bridge import Quantizing as _Quantizing
 from .calls import function_of as _function_of
 from .composed import FUNCTIONS as _functions
 from .device import device_function_of as _device_function_of
 
-_cpu.learn_bfloat16(_np.dtype(_bfloat16))
-_jax.prepare(_function_of, _device_function_of, _np.dtype(_bfloat16))
+#: Numbers of xla::PrimitiveType, by dtypes that NumPy itself lacks; an older ml_dtypes lacks some.
+_numbers = {"bfloat16": 16, "float8_e5m2": 19, "float8_e4m3fn": 20, "float8_e8m0fnu": 33}
+_more = {
+    number: _np.dtype(getattr(_ml_dtypes, name))
+    for name, number in _numbers.items()
+    if hasattr(_ml_dtypes, name)
+}
+_cpu.learn_bfloat16(_more[16])
+_jax.prepare(_function_of, _device_function_of, _more)
 try:
     jax.ffi.register_ffi_target(_TARGET, _jax.handler(), platform="cpu")
     if _find_spec("fastact._cuda"):
@@ -44,7 +52,8 @@ except Exception as error:
         f"fastact.jax: jaxlib of JAX {jax.__version__} refuses the handler: {error}"
     ) from error
 
-_functions |= {name: _Function(op) for name, op in _ops.items()}
+for _name, _op in _ops.items():
+    _functions[_name] = (_Quantizing if hasattr(_op, "quantized") else _Function)(_op)
 _functions |= {name: _functions[op.name] for name, op in _aliases.items()}
 
 __all__ = sorted(_functions)

@@ -130,7 +130,7 @@ def bound(bind: Callable[..., Any], arrays: Sequence[Any], *, call: Any) -> Any:
 
 def _check_whole(call: Any, types: Sequence[Any]) -> None:
     """Refuse what JAX has yet to add up over devices, but for gradients, which are linear in it."""
-    is_linear = call.entry not in ("call", "forward")
+    is_linear = call.entry not in ("call", "forward", "quantized")
     for one in types:
         inside, spec = getattr(one, "manual_axis_type", None), one.sharding.spec
         kinds = [getattr(spec, "unreduced", None), getattr(spec, "reduced", None)]
@@ -411,6 +411,8 @@ def _names(mesh: Any, axes: Sequence[Places], arrays: Sequence[Any]) -> list[Any
 
 def _free(call: Any) -> Iterator[Places]:
     """The axes along which a call's arrays may be parted: their places there and in the outputs."""
+    if call.entry == "quantized" and not call.op.stacks:
+        return  # no statistics tell which ones are reduced
     shapes, made = [array.shape for array in call.given], _made(call)
     # If each axis has a meaning of its own, statistics tell which ones are reduced.
     tells = call.op.stacks or call.entry != "call"

@@ -18,6 +18,7 @@ from ..interop import handlers, validate
 from ..interop.shapes import Shape
 from ..ops.engine.entry import DRAWN, TOLD, Entry
 from ..ops.engine.op import arrays_of
+from ..ops.engine.quantized import E8M0, named_format
 from ..ops.engine.spec import spec_of
 from ..ops.moments import Moments
 from . import axes, composed
@@ -103,7 +104,7 @@ def _taken_apart(
     options = dict(zip(point.leading[count:], args[count:], strict=False))
     if len(options) == len(args[count:]) and not options.keys() & kwargs.keys():
         args, kwargs = args[:count], {**options, **kwargs}  # else the op says what is wrong
-    if kwargs.get(TOLD) is not None:
+    if TOLD in point.defaults and kwargs.get(TOLD) is not None:
         kwargs = {**kwargs, TOLD: validate.dtype_named(point.where, TOLD, kwargs[TOLD])}
     arrays: list[Any] = []
 
@@ -119,6 +120,11 @@ def _taken_apart(
 
 
 # --- one call -------------------------------------------------------------------------------------
+
+
+def _point_of(op: Any, entry: str) -> Entry:
+    """The entry point that says what a call takes; `quantized` takes what the call does."""
+    return op.entry_points["call" if entry == "quantized" else entry]  # type: ignore[no-any-return]
 
 
 class Traced:
@@ -175,9 +181,11 @@ class Traced:
                 if array.dtype == np.float64 and id(array) not in results:
                     self.outputs[i] = jax.ShapeDtypeStruct((*array.shape, 2), np.uint32)
                     doubles.append(len(given) + i)
-        point = op.entry_points[entry]
-        most = point.outputs + point.extra
-        if point.skips and isinstance(self.result, tuple):
+        point = _point_of(op, entry)
+        most = len(made) if entry == "quantized" else point.outputs + point.extra
+        if entry == "quantized":  # a scale that is known comes back, and has no place in `out`
+            outs = [places[id(v)] if v in made else None for v in self.result]
+        elif point.skips and isinstance(self.result, tuple):
             outs = [None if v is None else places[id(v)] for v in self.result]
         else:
             outs = [places[id(array)] for array in made[:most]]
@@ -234,11 +242,13 @@ class Traced:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        return self.op.entry_points[self.entry].defaults  # type: ignore[no-any-return]
+        """The options of the entry point."""
+        return _point_of(self.op, self.entry).defaults
 
     @property
     def named(self) -> list[tuple[str, Any]]:
-        return self.template.named(self.op.entry_points[self.entry])
+        """The arguments with their names."""
+        return self.template.named(_point_of(self.op, self.entry))
 
     @property
     def axis(self) -> Any:
@@ -261,11 +271,11 @@ class Traced:
 
 
 @lru_cache(maxsize=4096)
-def _function(op: Any, template: Template, donates: bool) -> Callable[..., Any]:
+def _function(op: Any, entry: str, template: Template, donates: bool) -> Callable[..., Any]:
     """Return a call as a function of its arrays that JAX compiles, differentiates and batches."""
 
     def value(*arrays: Any) -> Any:
-        return Traced(op, "call", template, arrays, donates=donates).run(arrays)
+        return Traced(op, entry, template, arrays, donates=donates).run(arrays)
 
     return jax.jit(value, inline=True)  # type: ignore[no-any-return]
 
@@ -534,12 +544,14 @@ class Function:
         self.__signature__ = op.__signature__.replace(parameters=kept)
 
     def __call__(self, *args: Any, donate: bool = False, **kwargs: Any) -> Any:
-        return handlers.one_by_one(self.op, partial(self._call, donate), args, kwargs)
+        return handlers.one_by_one(self.op, partial(self._call, "call", donate), args, kwargs)
 
-    def _call(self, donate: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        template, arrays = self._taken_apart("call", args, kwargs)
+    def _call(
+        self, entry: str, donate: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        template, arrays = self._taken_apart(entry, args, kwargs)
         donates = validate.flag(f"fastact.jax.{self.__name__}", "donate", donate)
-        call: Any = _function(self.op, template, donates)
+        call: Any = _function(self.op, entry, template, donates)
         if any(isinstance(array, jax.core.Tracer) for array in arrays):
             call = call.__wrapped__  # inside `jit` the axis of a batch goes to the front
         return call(*arrays)
@@ -561,8 +573,8 @@ class Function:
     def _taken_apart(
         self, entry: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Template, list[Any]]:
-        point = self.op.entry_points[entry]
-        if args and entry in ("call", "forward"):  # of backward it stands for a whole gradient
+        point = _point_of(self.op, entry)
+        if args and entry != "backward":  # there a number is a whole gradient
             args = (self._data(point.arrays[0], args[0]), *args[1:])
         if DRAWN in kwargs:
             kwargs = {**kwargs, DRAWN: self._key(kwargs[DRAWN])}
@@ -619,3 +631,18 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<function fastact.jax.{self.__name__}>"
+
+
+class Quantizing(Function):
+    """An op that gives its result in 8 bits, too."""
+
+    def quantized(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Compute codes and scale, as the op's `quantized` gives them; they have no gradient."""
+        where = f"fastact.jax.{self.__name__}.quantized"
+        kwargs["dtype"] = named_format(where, kwargs.get("dtype", "int8"))
+        if kwargs.get("scale_dtype") is not None:
+            kwargs["scale_dtype"] = named_format(
+                where, kwargs["scale_dtype"], "scale_dtype", {E8M0: 0}
+            )
+        found: tuple[Any, ...] = self._call("quantized", False, args, kwargs)
+        return found

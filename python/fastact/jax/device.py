@@ -42,7 +42,11 @@ class DeviceArray:
     def seen(self) -> View:
         return View.on_device(self.described, self.work.device)
 
-    def view(self, dtype: str) -> "DeviceArray":
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.described.dtype
+
+    def view(self, dtype: Any) -> "DeviceArray":
         return DeviceArray(self.described.view(dtype), self.work)
 
     def __getitem__(self, key: Any) -> "DeviceArray":

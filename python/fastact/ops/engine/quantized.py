@@ -245,7 +245,8 @@ class _Quantized:
         with self.call:
             self._check()
             self._make(out)
-            self._compute()
+            if self.call.framework.computes:
+                self._compute()
             codes, scale, *others = (self.call.result(*made) for _, *made in self.made.values())
         if self.made["codes"][1] is None:
             codes = self._as_dtype(codes, self.dtype, *self._same_bytes)
@@ -552,7 +553,7 @@ def scales_of(view: View, rows: View) -> View:
 
 def dtype_of(array: Any, name: str) -> Any:
     """A dtype of an array's framework; None: it has no such."""
-    if not isinstance(array, np.ndarray):
+    if not (isinstance(array, np.ndarray) or hasattr(type(array), "__fastact_framework__")):
         return getattr(namespace(array), name, None)
     try:
         return getattr(import_module("ml_dtypes"), name) if "float8" in name else np.dtype(name)
