@@ -32,11 +32,11 @@ def quantize(
     out: Outs[Array] = None,
     stream: Stream = None,
 ) -> tuple[A, A]:
-    """An array in 8 bits: codes, and scales that give it back.
+    """Encode an array in 8 bits: codes, and scales that restore it.
 
     ``codes * scale`` is about x: ``codes = round(x / scale)``, and without a scale that is known
     ``scale = max(abs(x)) / 127`` (e4m3: 448, e5m2: 57344) over the elements that share it. An op's
-    ``quantized`` makes the same of its result, which then is not written in between.
+    ``quantized`` does the same with its result, without writing that result first.
 
     Parameters
     ----------
@@ -63,7 +63,8 @@ def quantize(
     codes : array
         Of x's shape.
     scale : array
-        Of float32 (float64 for float64): one for each row or block, or without axes.
+        The scales, of float32 (float64 for float64) or of `scale_dtype`: one for each row or block,
+        or one without axes.
 
     Raises
     ------
@@ -71,7 +72,7 @@ def quantize(
         For an array of another dtype, or arrays that can't be written, as of JAX.
     ValueError
         For a scale that is not positive and finite, blocks that do not divide the last axis, an
-        array of another shape, or x without axes.
+        array of another shape, x without axes, or a scale_dtype with int8 or with a known scale.
 
     Notes
     -----
@@ -111,7 +112,7 @@ def dequantize(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Numbers that codes and their scales stand for: the inverse of `quantize`, in one pass.
+    """Decode codes and their scales, in one pass: the inverse of `quantize`.
 
     Each is ``codes * scale``, in the dtype of scale, and rounded to `dtype`. Scales of blocks
     multiply the codes block by block.
@@ -127,7 +128,7 @@ def dequantize(
     dtype : dtype, optional
         The dtype of the result: float16, bfloat16, float32 or float64. None: scale's.
     codes_dtype : dtype, optional
-        The dtype of codes that are bytes, of uint8 or bool, as where float8 is not there.
+        The dtype of codes that are bytes, of uint8, int8 or bool, in a framework that lacks float8.
     out : array, optional
         Where to write the result.
     stream : stream, optional
@@ -185,7 +186,8 @@ def _dequantize(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any, 
     where = "fastact.dequantize"
     foreign.plain(where, "codes", codes)
     named, framework = format_of(where, codes, codes_dtype), framework_of(codes)
-    assert framework is not None
+    if framework is None:  # NumPy's scalars
+        raise ValueError(f"{where}: codes must have an axis, got shape ()")
     if framework.name in IMMUTABLE:
         raise TypeError(
             f"{where}: codes must be an array that can be written, got {framework.name}"
