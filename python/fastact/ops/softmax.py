@@ -41,7 +41,7 @@ Raises
 ------
 TypeError
     mask: a mask of an unsupported dtype
-    sink: a sink narrower than x
+    sink: a sink of neither x's dtype nor a wider one
 ValueError
     mask: a mask that does not broadcast to x's shape
     scale: a scale that is not finite

@@ -406,9 +406,11 @@ class _Quantized:
         if self.number is not None:
             fill(self.call, scale, self.number)
         if 0 in self.shape:
-            if is_found:
-                least = 0 if self.is_power else np.finfo(scale.dtype_name).tiny
-                fill(self.call, scale, float(least))
+            if is_found:  # as of zeros
+                zeros = self.call.repeated(0.0, scale.of_dtype(self.computed))
+                self.call.run(
+                    "quantize", x=zeros, reduced=(), scale=scale, codes=None, format=self.format
+                )
             return
         parts = self._parts()
         self._take_arrays()
