@@ -497,6 +497,19 @@ def test_scales_that_are_powers_of_two(dtype, codes, per, part, framework):
         is_same(bytes_.view(np.int8)[is_number], found[is_number])
 
 
+@pytest.mark.parametrize("per", ["row", "tensor"])
+def test_powers_of_two_for_one_scale_and_for_no_elements(per, framework):
+    """1000 saturates: the power of two is that of 512 / 256."""
+    given = {"dtype": "float8_e4m3fn", "per": per, "scale_dtype": "float8_e8m0fnu"}
+    for _ in range(3):
+        found = fa.quantize(framework.of(np.full((3, 32), 1000, np.float32)), **given)
+        if framework.exact:
+            assert (framework.numpy(fa.dequantize(*found)) == 2 * 448).all()
+    for shape in ((4, 0), (0, 4)):
+        codes, _ = fa.quantize(framework.of(np.zeros(shape, np.float32)), **given)
+        assert tuple(codes.shape) == shape
+
+
 # --- and back -------------------------------------------------------------------------------------
 
 
@@ -558,7 +571,7 @@ WRONG = np.ones((2, 3), np.float32)
         (ValueError, "codes must have an axis", {"codes": np.ones((), np.int8)}),
         (TypeError, "scale must be an array, got 0.5", {"scale": 0.5}),
         (ValueError, r"scale must have shape \(\), .* 8, got \(2, 3\)", {"scale": WRONG}),
-        (TypeError, "scale must have dtype float64, in which the result is", {"dtype": "float64"}),
+        (TypeError, "scale must have dtype float64 for float64 results", {"dtype": "float64"}),
         (TypeError, "all arrays must come from one framework", {"scale": torch.ones(2, 1)}),
         (TypeError, "dtype must be float16, ", {"dtype": "int8"}),
         (ValueError, "codes_dtype must be 'int8' or ", {"codes_dtype": "int4"}),

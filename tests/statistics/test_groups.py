@@ -411,7 +411,7 @@ def test_torch_differentiates_groups(op):
     of = first_by_groups(op, labels)
     assert torch.autograd.gradcheck(of, (x[0].clone().requires_grad_(),))
     if op is fa.moments:
-        with pytest.raises(TypeError, match="by None, where torch traces"):
+        with pytest.raises(TypeError, match="by None, when torch traces"):
             torch.func.vmap(of)(x)
         return
     both = torch.stack([labels, labels.roll(1)])

@@ -192,7 +192,6 @@ def decoded(
 
     Return the format of the codes, scales of float32 or float64, and the dtype of the result.
     """
-    foreign.plain(where, "codes", codes)
     named = format_of(where, codes, codes_dtype)
     if not hasattr(scale, "dtype"):
         raise TypeError(f"{where}: scale must be an array, got {validate.describe(scale)}")
@@ -220,6 +219,7 @@ def decoded(
 
 def _dequantize(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any, stream: Any) -> Any:
     where = "fastact.dequantize"
+    foreign.plain(where, "codes", codes)
     named, scale, told = decoded(where, codes, scale, dtype, codes_dtype)
     framework = framework_of(codes)
     if framework is None or framework.name in IMMUTABLE:

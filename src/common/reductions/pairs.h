@@ -28,11 +28,14 @@
 
 FASTACT_BEGIN_NAMESPACE
 
-// exp(x), of any x but NaN, by the square of exp(x / 2), which is a normal number. Of narrow data,
-// float32's in double, there are no subnormal numbers, nor infinite ones: they round alike.
+// exp(x), of any x but NaN, by the square of exp(x / 2), which is a normal number. For narrow data,
+// float32's in double, exp(x) is 0 below exp(-709) and infinite above exp(709): both round alike.
 template <bool narrow, class C>
 FASTACT_HD C probability_of(C x) {
-  if constexpr (narrow) return exp_split<0>(clamped(x, kExpZero<C>, -kExpZero<C>)).value();
+  if constexpr (narrow) {
+    const C p = exp_split<0>(clamped(x, kExpZero<C>, -kExpZero<C>)).value();
+    return x > -kExpZero<C> ? x * C(0x1p1023) : p;
+  }
   constexpr C kMost = sizeof(C) == sizeof(float) ? 45 : 360;  // beyond them: infinite, and 0
   constexpr C kLeast = sizeof(C) == sizeof(float) ? -53 : -380;
   const C root = exp_split<0>(clamped(C(0.5) * x, kLeast, kMost)).value();
