@@ -63,7 +63,8 @@ def tables(page: str, results: Path) -> dict[str, str]:
     told = f"{len(found[_UNKNOWN])} of {sum(map(len, found.values()))} cells are {_UNKNOWN}.\n\n"
     rows = [_line(*of, boards) for of in sorted(lines.items())]
     every = markdown_table(["op", "", "types", *boards, "reason"], rows, 99)
-    return {"counts": told + markdown_table(head, counts, 2), "cells": every}
+    top, *lower = zip(head, *counts, strict=True)
+    return {"counts": told + markdown_table(top, lower), "cells": every}
 
 
 def _line(key: Sequence[str], its: Sequence[tuple[Cell, str]], boards: Iterable[str]) -> list[str]:
