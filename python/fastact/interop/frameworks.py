@@ -117,7 +117,8 @@ class _NumPy(Framework):
         return View.from_numpy(made), made
 
     def finish(self, made: Any, wait: Callable[[Any], None], kept: tuple[Any, ...]) -> Any:
-        return made[()] if made.ndim == 0 else made
+        is_number = made.ndim == 0 and made.dtype != np.bool_  # bytes may be seen as another dtype
+        return made[()] if is_number else made
 
 
 class _Exchange(Framework):

@@ -91,7 +91,7 @@ class Divergence(CachedOp[P, R]):
 
         For `kl_div` they are ``dlog_q = -dy * p`` and ``dlog_p = dy * p * (log_p - log_q + 1)``;
         for `js_div`, ``dlog_q = dy * q * (log_q - log_m) / 2`` and ``dlog_p = dy * p * (log_p -
-        log_m) / 2``. Where the probability or dy is 0, the gradient is 0.
+        log_m) / 2``. Where the probability is 0, the gradient is 0.
 
         Notes
         -----

@@ -274,7 +274,8 @@ def glu(
     Parameters
     ----------
     x : array
-        Data of dtype float16, bfloat16, float32 or float64, with an even length along `axis`.
+        Data of dtype float16, bfloat16, float32 or float64, with any strides and an even length
+        along `axis`.
     axis : int, default -1
         The axis that holds both halves, and along which the bias lies.
     gate : str, default "second"

@@ -238,7 +238,7 @@ class Gates(CachedOp[P, R]):
         The gradients are computed from the activated gates as they were saved. With S, H and u as
         for the call and G the magnitude of the incoming gradients, an error is at most 40 u (1 +
         0.15 S) (1 + H)^2 G, plus the rounding to the dtype. Where a reset gate works after the
-        matrix product, it is multiplied by (1 + Q)^2, with Q as for the call. dbias and
+        matrix product, the first term is multiplied by (1 + Q)^2, with Q as for the call. dbias and
         drecurrent_bias are each summed in double, always in the same order, within the bounds of
         `fastact.sum` and the errors of the terms before they are rounded. On the CPU, for float32
         and float64, they have the bits of ``bias_grad``; large ones take a second pass.

@@ -32,11 +32,11 @@ def quantize(
     out: Outs[Array] = None,
     stream: Stream = None,
 ) -> tuple[A, A]:
-    """An array in 8 bits: codes, and scales that give it back.
+    """Encode an array in 8 bits: codes, and scales that restore it.
 
     ``codes * scale`` is about x: ``codes = round(x / scale)``, and without a scale that is known
     ``scale = max(abs(x)) / 127`` (e4m3: 448, e5m2: 57344) over the elements that share it. An op's
-    ``quantized`` makes the same of its result, which then is not written in between.
+    ``quantized`` does the same with its result, without writing that result first.
 
     Parameters
     ----------
@@ -63,7 +63,8 @@ def quantize(
     codes : array
         Of x's shape.
     scale : array
-        Of float32 (float64 for float64): one for each row or block, or without axes.
+        The scales, of float32 (float64 for float64) or of `scale_dtype`: one for each row or block,
+        or one without axes.
 
     Raises
     ------
@@ -71,7 +72,7 @@ def quantize(
         For an array of another dtype, or arrays that can't be written, as of JAX.
     ValueError
         For a scale that is not positive and finite, blocks that do not divide the last axis, an
-        array of another shape, or x without axes.
+        array of another shape, x without axes, or a scale_dtype with int8 or with a known scale.
 
     Notes
     -----
@@ -111,7 +112,7 @@ def dequantize(
     out: Out[A] = None,
     stream: Stream = None,
 ) -> A:
-    """Numbers that codes and their scales stand for: the inverse of `quantize`, in one pass.
+    """Decode codes and their scales, in one pass: the inverse of `quantize`.
 
     Each is ``codes * scale``, in the dtype of scale, and rounded to `dtype`. Scales of blocks
     multiply the codes block by block.
@@ -127,7 +128,7 @@ def dequantize(
     dtype : dtype, optional
         The dtype of the result: float16, bfloat16, float32 or float64. None: scale's.
     codes_dtype : dtype, optional
-        The dtype of codes that are bytes, of uint8 or bool, as where float8 is not there.
+        The dtype of codes that are bytes, of uint8, int8 or bool, in a framework that lacks float8.
     out : array, optional
         Where to write the result.
     stream : stream, optional
@@ -164,52 +165,72 @@ def dequantize(
 def format_of(where: str, codes: Any, given: DType | None) -> str:
     """The name of the format of codes, by their dtype or by what is said of bytes."""
     named = foreign.dtype_name(codes) if hasattr(codes, "dtype") else validate.describe(codes)
-    if given is not None and named in (
-        *quantized.SAME_BYTES,
-        named_format(where, given, "codes_dtype"),
-    ):
-        return named_format(where, given, "codes_dtype")
+    if given is not None:
+        told = named_format(where, given, "codes_dtype")
+        if named in quantized.SAME_BYTES:
+            return told
+        if told != named:
+            raise TypeError(f"{where}: codes_dtype must be the dtype of codes, {named}, got {told}")
     if named not in FORMATS:
         raise TypeError(f"{where}: codes must have dtype {' or '.join(FORMATS)}, got {named}")
     return named
 
 
-def wide_scale(scale: Any) -> Any:
-    """Convert powers of two to float32."""
+def wide_scale(scale: Any, told: str) -> Any:
+    """Convert powers of two to the type in which a result of this dtype is computed."""
     if foreign.dtype_name(scale) != quantized.E8M0:
         return scale
+    if told == "float64":
+        return scale.double() if foreign.is_tensor(scale) else scale.astype(np.float64)
     return scale.float() if foreign.is_tensor(scale) else scale.astype(np.float32)
+
+
+def decoded(
+    where: str, codes: Any, scale: Any, dtype: Any, codes_dtype: Any
+) -> tuple[str, Any, str]:
+    """Check the arrays of a call by their dtypes and shapes.
+
+    Return the format of the codes, scales of float32 or float64, and the dtype of the result.
+    """
+    foreign.plain(where, "codes", codes)
+    named = format_of(where, codes, codes_dtype)
+    if not hasattr(scale, "dtype"):
+        raise TypeError(f"{where}: scale must be an array, got {validate.describe(scale)}")
+    told = "" if dtype is None else validate.dtype_named(where, "dtype", dtype)
+    scale = wide_scale(scale, told)
+    by = foreign.dtype_name(scale)
+    told = told or by
+    needed = "float64" if told == "float64" else "float32"
+    if dtype is None and by not in ("float32", "float64"):
+        raise TypeError(f"{where}: scale must have dtype float32 or float64, got {by}")
+    if by != needed:
+        raise TypeError(f"{where}: scale must have dtype {needed} for {told} results, got {by}")
+    shape, own = tuple(codes.shape), tuple(scale.shape)
+    if not shape:
+        raise ValueError(f"{where}: codes must have an axis, got shape ()")
+    *outer, last = shape
+    count = own[-1] if own else 1
+    if own and (own[:-1] != (*outer,) or last % max(count, 1) or (last and not count)):
+        raise ValueError(
+            f"{where}: scale must have shape (), {(*outer, 1)} or {(*outer, 'n')}, where n "
+            f"divides {last}, got {own}"
+        )
+    return named, scale, told
 
 
 def _dequantize(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any, stream: Any) -> Any:
     where = "fastact.dequantize"
-    foreign.plain(where, "codes", codes)
-    named, framework = format_of(where, codes, codes_dtype), framework_of(codes)
-    assert framework is not None
-    if framework.name in IMMUTABLE:
-        raise TypeError(
-            f"{where}: codes must be an array that can be written, got {framework.name}"
-        )
-    if not hasattr(scale, "dtype"):
-        raise TypeError(f"{where}: scale must be an array, got {validate.describe(scale)}")
-    with Call(where, stream, scale=wide_scale(scale)) as call:
+    named, scale, told = decoded(where, codes, scale, dtype, codes_dtype)
+    framework = framework_of(codes)
+    if framework is None or framework.name in IMMUTABLE:
+        came = framework.name if framework else validate.describe(codes)
+        raise TypeError(f"{where}: codes must be an array that can be written, got {came}")
+    with Call(where, stream, scale=scale) as call:
         validate.one_framework(where, {"codes": framework, "scale": call.framework})
         scales = call.views["scale"]
         view = call.take_as("codes", codes, quantized.as_bytes(codes), (BYTES,))
-        (*outer, last), own = view.shape or (0,), scales.shape
-        if not view.ndim:
-            raise ValueError(f"{where}: codes must have an axis, got shape ()")
-        count = own[-1] if own else 1
-        if own and (own[:-1] != (*outer,) or last % max(count, 1) or (last and not count)):
-            raise ValueError(
-                f"{where}: scale must have shape (), {(*outer, 1)} or {(*outer, 'n')}, where n "
-                f"divides {last}, got {own}"
-            )
-        told = scales.dtype_name if dtype is None else validate.dtype_named(where, "dtype", dtype)
-        kind = _cpu.DTYPE_NAMES.index(told)
-        validate.has_dtype(
-            where, "scale", scales, "compute_type", "the result", view.of_dtype(kind)
-        )
+        *outer, last = view.shape
+        count, kind = (scales.shape or (1,))[-1], _cpu.DTYPE_NAMES.index(told)
         (out,) = validate.outputs(where, out)
         y, made = call.output("out", out, "codes", dtype=kind, in_place=False)
         if 0 not in y.shape:

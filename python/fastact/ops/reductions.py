@@ -483,8 +483,8 @@ def sum(
     Notes
     -----
     For up to 2**40 terms, the result is at most 0.5 ULP plus 2**-46 (float16 and bfloat16: 2**-21)
-    times the sum of abs(x) from the true sum. float32 is summed in double, after up to eight terms
-    of 16 bits have been added in float32. Blocks of 2048 terms are added with compensation, and the
+    times the sum of abs(x) from the true sum. Terms are summed in double; up to eight 16-bit terms
+    are first added in float32. Blocks of 2048 terms are added with compensation, and the
     sum is rounded once. 2**28 ones in bfloat16 sum to 2**28, and ``[3e38, 3e38, -3e38]`` in
     bfloat16 or float32 sums to 3e38. Infinities and NaN propagate as in a plain sum.
 
@@ -671,8 +671,8 @@ def moments(
     -------
     Moments
         The count, and mean and m2 in float64, of x's framework; for no elements they are 0, NaN and
-        0. With `skipna`, `weights` or `where` the count is a float64 array of the mean's shape;
-        with `weights` it is their sum.
+        0. With `skipna`, `weights`, `where` or `by` the count is a float64 array of the mean's
+        shape; with `weights` it is their sum.
 
     See Also
     --------

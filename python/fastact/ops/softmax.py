@@ -41,7 +41,7 @@ Raises
 ------
 TypeError
     mask: a mask of an unsupported dtype
-    sink: a sink narrower than x
+    sink: a sink of neither x's dtype nor a wider one
 ValueError
     mask: a mask that does not broadcast to x's shape
     scale: a scale that is not finite
@@ -112,7 +112,7 @@ class RowOp(Quantizes, RowFunction[P, R]):
     """A function of rows whose result has x's shape, and may be codes."""
 
     def _parts_along(self, now: Execution) -> tuple[int, ...]:
-        """Sinks are for all rows at once, and a GPU's sums across rows depend on their number."""
+        """Find the axes of parts: none with a sink, or where a GPU sums across rows."""
         over, ndim = now.shapes.axes, now.views[now.leader].ndim
         whole = "sink" in now.views or (now.call.is_on_gpu and over != (ndim - 1,))
         return () if whole else axes.others(over, ndim)

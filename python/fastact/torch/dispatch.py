@@ -38,7 +38,7 @@ from ..ops.activations import Activation, Parameters
 from ..ops.engine.entry import ANY, COMPUTED, DATA, OF_X, TOLD, Arg, by_our_names
 from ..ops.engine.op import Model, Op, ops
 from ..ops.engine.quantized import E8M0, Quantizes, named_format
-from ..ops.quantize import format_of, wide_scale
+from ..ops.quantize import decoded
 from ..ops.types import (
     A,
     ActivationLike,
@@ -308,7 +308,7 @@ class Operators(Schema):
         first = named[self.spec.arrays[0]]
         if not computes:  # nothing else checks shapes of a call that is only traced
             _check_shapes(op, named)
-        elif not (is_forward or self.makes) and first.is_contiguous():
+        elif not (is_forward or self.makes) and _is_contiguous(first):
             return _entered(op, name, named)  # whose own memory is laid out as torch's would be
         results, kept = op.models(named)
         kept = kept if is_forward else {}
@@ -420,8 +420,8 @@ class Operators(Schema):
         """Run the step where autograd has its turn."""
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         records = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        if not (records or any(map(foreign.is_for_dispatcher, tensors))):
-            return self.kernel(*values)  # no other key of the dispatcher has anything to do
+        if tensors and not (records or any(map(_needs_dispatcher, tensors))):
+            return self.kernel(*values)
         _tell_others()
         if records or foreign.has_tangent(*tensors):
             return self.record(self.named(values))
@@ -643,6 +643,15 @@ def _computed(run: Callable[..., Any]) -> Callable[..., Any]:
             _cpu.enter_operator(before)
 
     return kernel
+
+
+def _needs_dispatcher(tensor: torch.Tensor) -> bool:
+    """Tell whether another key of the dispatcher has to do with a tensor."""
+    return foreign.is_for_dispatcher(tensor) or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def _is_contiguous(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_contiguous()
 
 
 def _entered(op: Any, entry: str, named: Mapping[str, Any], **more: Any) -> Any:
@@ -876,12 +885,18 @@ def traced_quantized(
 def dequantized(codes: Any, scale: Any, dtype: Any, codes_dtype: Any, out: Any) -> Any:
     """`fastact.dequantize` in torch's own operations, for what has no memory of its own."""
     where = "fastact.dequantize"
-    codes = codes.view(getattr(torch, format_of(where, codes, codes_dtype)))
-    scale = wide_scale(scale)
-    named = foreign.dtype_name(scale) if dtype is None else dtype
-    kind = named_dtype(validate.dtype_named(where, "dtype", named))
-    rows = codes.to(scale.dtype).unflatten(-1, (scale.shape[-1] if scale.ndim else 1, -1))
-    y = (rows * scale.unsqueeze(-1)).flatten(-2).to(kind)
+    if not (isinstance(codes, torch.Tensor) and isinstance(scale, torch.Tensor)):
+        raise TypeError(f"{where}: codes and scale must both be tensors")
+    named, scale, told = decoded(where, codes, scale, dtype, codes_dtype)
+    scale, kind = scale.detach(), named_dtype(told)
+    if 0 in codes.shape:
+        y = torch.empty_like(codes, dtype=kind)
+    else:
+        rows = codes.view(getattr(torch, named)).to(scale.dtype)
+        *outer, last = codes.shape
+        count = scale.shape[-1] if scale.ndim else 1
+        rows = rows.reshape(*outer, count, last // count)
+        y = (rows * scale.unsqueeze(-1)).flatten(-2).to(kind)
     return _in_out(where, {"out": out}, (y,))[0]
 
 

@@ -132,8 +132,9 @@ class Quantizes:
         codes : array
             The codes, of the result's shape.
         scale : array
-            The scales, of float32 (float64 for float64). Their last axis has length 1 or one
-            element per block, or they have no axes. A given array is returned itself.
+            The scales, of float32 (float64 for float64) or of `scale_dtype`. Their last axis has
+            length 1 or one element per block, or they have no axes. A given array is returned
+            itself.
         total : array
             The sum, for an op that returns one.
 
@@ -143,19 +144,22 @@ class Quantizes:
             For an array of another dtype, or arrays that can't be written, such as those of JAX.
         ValueError
             For a scale that is not positive and finite, blocks that do not divide the last axis, an
-            array of another shape, or a result without axes.
+            array of another shape, a result without axes, or a scale_dtype with int8 or with a
+            known scale.
 
         Notes
         -----
         Rounding is half to even, and saturates: int8 from -128 to 127, float8 at its greatest
         number, infinities too. NaN is float8's NaN; in int8, which has none, it is 0. Elements that
-        are not finite count for no scale. A scale that is found is no less than the least normal
-        number, which it is for zeros alone. A norm with another `casting` than "exact" rounds
-        16-bit data as it does, and its value of that dtype is what becomes codes.
+        are not finite count for no scale. A scale that is found is at least the smallest normal
+        number, or 2**-127 for a power of two, which it is for zeros alone. A norm with another
+        `casting` than "exact" rounds 16-bit data as it does, and its value of that dtype becomes
+        codes.
 
         The op is computed in parts, and with one scale for several of them twice. Memory for them
-        does not grow with the arrays; but a norm over groups of channels takes whole examples, and
-        one over the whole array needs room for it in float32.
+        does not grow with the arrays, except that a norm over groups of channels takes whole
+        examples, and that a norm over the whole array, softmax with a sink and, on a GPU, softmax
+        over another axis than the last take the whole array.
 
         Examples
         --------
@@ -370,7 +374,7 @@ class _Quantized:
         return SAME_BYTES if self.format else (BYTES,)
 
     def _as_dtype(self, bytes_: Any, *names: str) -> Any:
-        """Bytes as the first of these dtypes that the framework has."""
+        """View bytes as the first of these dtypes that the framework has."""
         kinds = (dtype_of(bytes_, name) for name in names)
         try:
             return self.call.seen_as(bytes_, next(kind for kind in kinds if kind is not None))
@@ -402,9 +406,11 @@ class _Quantized:
         if self.number is not None:
             fill(self.call, scale, self.number)
         if 0 in self.shape:
-            if is_found:
-                least = 0 if self.is_power else np.finfo(scale.dtype_name).tiny
-                fill(self.call, scale, float(least))
+            if is_found:  # as of zeros
+                zeros = self.call.repeated(0.0, scale.of_dtype(self.computed))
+                self.call.run(
+                    "quantize", x=zeros, reduced=(), scale=scale, codes=None, format=self.format
+                )
             return
         parts = self._parts()
         self._take_arrays()
@@ -535,7 +541,7 @@ class _Quantized:
 
 
 def as_bytes(codes: Any) -> Any:
-    """Codes as a View has them."""
+    """View codes as bytes, as a View has them."""
     is_seen = foreign.dtype_name(codes) == BYTES
     return codes if is_seen else codes.view(dtype_of(codes, BYTES))
 
