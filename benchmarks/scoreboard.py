@@ -6,6 +6,7 @@ were measured.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -38,6 +39,18 @@ class Cell(NamedTuple):
             return "level"
         return "ahead" if self.ratio > 1 else "behind"
 
+    def fits(self, pattern: Iterable[Iterable[str]], *others: str) -> bool:
+        """Whether each condition of a pattern has a word that is the cell's, or of the others."""
+        row = self.row
+        words = {row.op, row.direction, row.dtype, f"{8 * ITEM[row.dtype]} bits", *others}
+
+        def is_so(word: str) -> bool:
+            is_peer = word.replace(" ", "").lower() == self.peer
+            whole = rf"(?<![\w,]){re.escape(word)}(?!,?\w)"
+            return word in words or is_peer or re.search(whole, row.what) is not None
+
+        return all(any(map(is_so, alternatives)) for alternatives in pattern)
+
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
     """The cells of the rows, on the most threads that there are."""
@@ -49,6 +62,11 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
         for peer in (*PEERS, *ON_REQUEST)
         if peer in row.ratios
     ]
+
+
+def span(ratios: Sequence[float]) -> str:
+    """The least and the largest, or the one that there is."""
+    return " to ".join(dict.fromkeys(f"{end(ratios):.2f}" for end in (min, max)))
 
 
 def _count(of: Iterable[Cell]) -> str:

@@ -19,6 +19,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "behind",
     "formulas",
     "op_pages",
     "promised",

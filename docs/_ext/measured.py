@@ -19,7 +19,7 @@ from fastact.measure.peers import COPY, OURS, PARTIAL
 Row = Mapping[str, Any]
 
 #: As people write them, and the order of the columns.
-_PEERS = {
+PEERS = {
     "numpy": "NumPy",
     "torch": "torch",
     "onnxruntime": "ONNX Runtime",
@@ -85,7 +85,7 @@ class Machine:
         facts = self.facts
         threads = sorted({row["threads"] for row in self.rows})
         of_threads = f"{' and '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-        by = ", ".join(f"{_PEERS.get(p, p)} {version}" for p, version in facts["peers"].items())
+        by = ", ".join(f"{PEERS.get(p, p)} {version}" for p, version in facts["peers"].items())
         isa = facts["isa"]["chosen"]
         return f":doc:`{facts['processor']} <{self.page}>`, {of_threads}, {isa}; {by}."
 
@@ -106,7 +106,7 @@ def overview(machine: Machine) -> tuple[list[Row], dict[str, str]]:
     """A case for each of some ops, forward, of float32; and who is beside us in them."""
     chosen = [row for name in _OVERVIEW if (row := _likely(name, "forward", machine))]
     there = {peer for row in chosen for peer in row["ratios"]}
-    return chosen, {p: n for p, n in _PEERS.items() if p in there and p not in PARTIAL}
+    return chosen, {p: n for p, n in PEERS.items() if p in there and p not in PARTIAL}
 
 
 def _likely(name: str, direction: str, machine: Machine) -> Row | None:
@@ -161,11 +161,11 @@ def _gist(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 def _beside_fastest(row: Row) -> str:
     """How many times our time the fastest peer takes; without a peer, our time over a copy's."""
-    ratios = {p: r for p, r in row["ratios"].items() if p in _PEERS and p not in PARTIAL}
+    ratios = {p: r for p, r in row["ratios"].items() if p in PEERS and p not in PARTIAL}
     if not ratios:
         return f"{_over_copy(row)} copy"
     fastest = min(ratios, key=lambda peer: ratios[peer])
-    told = f"{times(ratios[fastest])} {_PEERS[fastest]}"
+    told = f"{times(ratios[fastest])} {PEERS[fastest]}"
     return f"**{told}**" if ratios[fastest] < _LEVEL else told
 
 
@@ -175,9 +175,9 @@ def _over_copy(row: Row) -> str:
 
 
 def _all_of(rows: Sequence[Row]) -> str:
-    peers = [peer for peer in _PEERS if any(peer in row["ratios"] for row in rows)]
+    peers = [peer for peer in PEERS if any(peer in row["ratios"] for row in rows)]
     names = [*_names(rows), "dtype"]
-    lines = [[*names, "µs", "over copy", *(_PEERS[peer] for peer in peers)]]
+    lines = [[*names, "µs", "over copy", *(PEERS[peer] for peer in peers)]]
     for row in rows:
         took = f"{1e6 * row['seconds'][OURS]:,.3g}"
         others = [times(row["ratios"].get(peer)) for peer in peers]

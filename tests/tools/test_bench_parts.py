@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from benchmarks import cli, cpu
 from benchmarks.results import slug
-from benchmarks.scoreboard import cells, scoreboard, worst
+from benchmarks.scoreboard import Cell, cells, scoreboard, worst
 
 import fastact as fa
 from fastact.bench import turns
@@ -165,3 +165,10 @@ def test_scoreboard():
     assert "| activations, float32 | 0 / 1 / **1** | 1 / 1 / 0 | 0 / 1 / **1** |" in lines
     assert "| mish | forward | float32 | 1,024 | numpy | 0.50 | 2.00 |" in lines
     assert "3 cells" in lines[2]
+
+
+def test_patterns_of_cells():
+    """A cell fits where each condition has a word of it; a part of a shape has whole numbers."""
+    cell = Cell(row(1024, dtype="float16"), "onnxruntime", 0.5)
+    assert cell.fits([["relu", "mish"], ["16 bits"], ["ONNX Runtime"], ["1,024"], ["Xeon"]], "Xeon")
+    assert not any(cell.fits([["mish"], [word]]) for word in ("1", "024", "torch", "Xeon"))
