@@ -456,7 +456,7 @@ def test_what_is_wrong_in_what_torch_compiles():
 def test_masks_are_cut_as_the_data_is(of, dtype, per, part, framework):
     """Softmax has a `scale` of its own."""
     random = np.random.default_rng(4)
-    x, sink = random.normal(size=(6, 5, 64)).astype(dtype), np.full((5,), 0.5, dtype)
+    x, sink = random.normal(size=(6, 5, 64)).astype(dtype), np.full((5,), 0.5, np.float32)
     bits = random.integers(0, 2, (5, 64))
     mask = {"sink": sink} if of == "sink" else {"mask": bits.astype(of)}
     own = {n: framework.of(v) for n, v in mask.items()} | {"scale": 0.25}
@@ -517,7 +517,7 @@ def numbers(codes: Any, scale: Any, dtype: str, format: str) -> Any:
     """Codes times their scales, rounded to a dtype."""
     found = codes.view(getattr(ml_dtypes, format, np.int8)).astype(scale.dtype)
     scale = np.atleast_1d(scale)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         scales = np.repeat(scale, codes.shape[-1] // scale.shape[-1], -1)
         return (found * scales).astype(DTYPES[dtype])
 
