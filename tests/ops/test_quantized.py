@@ -506,8 +506,7 @@ def test_powers_of_two_for_one_scale_and_for_no_elements(per, framework):
         if framework.exact:
             assert (framework.numpy(fa.dequantize(*found)) == 2 * 448).all()
     for shape in ((4, 0), (0, 4)):
-        codes, _ = fa.quantize(framework.of(np.zeros(shape, np.float32)), **given)
-        assert tuple(codes.shape) == shape
+        assert fa.quantize(framework.of(np.zeros(shape, np.float32)), **given)[0].shape == shape
 
 
 # --- and back -------------------------------------------------------------------------------------
@@ -538,7 +537,9 @@ def test_dequantize_is_the_inverse(dtype, codes, per, framework):
         own = framework.of(given), framework.of(scale)
         out = framework.of(np.zeros((4, 2**9), DTYPES[dtype])[::2, ::2])
         assert fa.dequantize(*own, **named, out=out) is out
-        for got in map(framework.numpy, (fa.dequantize(*own, **named), out)):
+        is_made = dtype != "bfloat16" or "dlpack" not in framework.name  # which has no name for it
+        made = [out, *(fa.dequantize(*own, **named) for _ in range(is_made))]
+        for got in map(framework.numpy, made):
             assert got.dtype == right.dtype
             np.testing.assert_array_equal(got.astype(float), right.astype(float))
 
